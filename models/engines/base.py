@@ -1,0 +1,73 @@
+"""What a stage may expect of an engine. One file per model family implements one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Audio = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One recognised utterance. Empty `text` means that no speech was found.
+
+    avg_logprob: mean log-probability per text token, nats. no_speech: probability in [0, 1].
+    """
+
+    text: str
+    language: str
+    avg_logprob: float
+    no_speech: float
+    tokens: tuple[int, ...] = ()
+
+
+class SpeechRecognizer(Protocol):
+    """Speech to text on one engine. Not thread-safe: one stage owns it."""
+
+    def transcribe(self, samples: Audio, *, languages: Sequence[str], hotwords: Sequence[str] = ()) -> Hypothesis:
+        """samples: float32 (n,) at 16 kHz, any n >= 0, read only. Returns the best hypothesis in one of `languages`."""
+        ...
+
+    def warm_up(self) -> None:
+        """Run every graph once at its usual sizes so that the first real request is as fast as the tenth."""
+        ...
+
+
+class TokenConstraint(Protocol):
+    """A grammar over token ids, advanced token by token. One instance serves one generation."""
+
+    def allowed(self) -> NDArray[np.int64] | None:
+        """Token ids that may come next, ascending; None when every id may. Never empty while not `done`."""
+        ...
+
+    def forced(self) -> list[int]:
+        """Token ids that must come next (may be empty): they need no model step and are fed in one prefill."""
+        ...
+
+    def advance(self, token: int) -> None:
+        """Take `token` as generated. Raises ValueError if it is not allowed."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """True when the text is complete and nothing more may follow."""
+        ...
+
+
+class Voice(Protocol):
+    """Text to speech on one engine. Not thread-safe: one stage owns it."""
+
+    sample_rate_hz: int
+
+    def synthesise(self, text: str) -> Iterator[Audio]:
+        """Yield float32 (n,) chunks in [-1, 1] for one normalised clause; yields nothing for text without sound."""
+        ...
+
+    def warm_up(self) -> None:
+        """Synthesise once so that the first clause is as fast as the tenth."""
+        ...

@@ -1,0 +1,45 @@
+"""The error tree. Every message names the remedy; the command line maps each class to its exit code."""
+
+from __future__ import annotations
+
+
+class CockpitError(Exception):
+    """Base of every error Cockpit raises on purpose. `exit_code` is what the command line exits with."""
+
+    exit_code = 1
+
+
+class InputError(CockpitError):
+    """What the user handed in cannot be used (a file that is no WAV, an empty text)."""
+
+    exit_code = 2
+
+
+class ConfigError(CockpitError):
+    """A profile or registry is wrong. The message holds file:line:column for every fault found."""
+
+    exit_code = 2
+
+
+class StartupError(CockpitError):
+    """Cockpit cannot start as asked. Never answered by a silent fallback."""
+
+    exit_code = 3
+
+
+class ModelMissing(StartupError):
+    """A model is not fetched or not built. The message names the command that mends it."""
+
+
+class FingerprintMismatch(StartupError):
+    """A built model was made for another device, driver, runtime or source."""
+
+
+class DeviceUnavailable(StartupError):
+    """The audio or compute device that was asked for is not there."""
+
+
+class FetchError(CockpitError):
+    """A download failed or did not match its sha256. What was there before is kept."""
+
+    exit_code = 4
