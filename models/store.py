@@ -1,0 +1,204 @@
+"""The models on this machine: fetched source files, built folders, and whether both are what they should be.
+
+    <root>/sources/<model>/<file>      bytes pinned by the registry
+    <root>/built/<model>/...           what a builder made of them, with its fingerprint
+    <root>/downloads/                  parts of unfinished downloads
+
+Fetching and building belong to the command line and the tests; the serving process only asks for `built()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib
+import inspect
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.errors import FingerprintMismatch, ModelMissing, StartupError
+from models.fetch import Fetcher, NoProgress, Origins, Progress, configured_origins, sha256_of
+from models.fingerprint import Fingerprint, builder_sha256, check_fingerprint, onnxruntime_version, write_fingerprint
+from models.registry import ModelEntry, Registry, load_registry
+
+
+def cache_root() -> Path:
+    """`COCKPIT_CACHE`, or `~/.cache/cockpit`."""
+    return Path(os.environ.get("COCKPIT_CACHE") or "~/.cache/cockpit").expanduser()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something wrong with a stored model, and the command that mends it."""
+
+    model: str
+    path: Path
+    problem: str
+    remedy: str
+
+
+class Store:
+    """Fetched and built models under one root. Safe for several processes: writers of one model take its file lock."""
+
+    def __init__(self, root: Path, registry: Registry, device: str = "cpu") -> None:
+        self.root = root
+        self.registry = registry
+        self.device = device
+
+    @classmethod
+    def open(cls, root: Path | None = None, registry: Registry | None = None) -> Store:
+        """The store at `root` (default: `cache_root()`) over `registry` (default: the one that ships)."""
+        return cls(root or cache_root(), registry or load_registry())
+
+    # --- where things are ------------------------------------------------------------------------------------------
+    def source_folder(self, name: str) -> Path:
+        """Folder of the source files that `name` is made of."""
+        return self.root / "sources" / self.registry.source_entry(name).name
+
+    def source(self, name: str, file: str) -> Path:
+        """One fetched source file. Raises ModelMissing."""
+        path = self.source_folder(name) / file
+        if not path.is_file():
+            raise ModelMissing(f"{name}: {file} is not fetched; run: cockpit models fetch {name}")
+        return path
+
+    def is_fetched(self, name: str) -> bool:
+        """True when every source file is there with its size (the hash is `verify`'s business)."""
+        folder = self.source_folder(name)
+        files = self.registry.source_entry(name).files.items()
+        return all((folder / f).is_file() and (folder / f).stat().st_size == spec.size_bytes for f, spec in files)
+
+    def is_built(self, name: str) -> bool:
+        """True when `built(name)` would answer."""
+        try:
+            self.built(name)
+        except (ModelMissing, FingerprintMismatch):
+            return False
+        return True
+
+    def built(self, name: str) -> Path:
+        """The folder an engine loads. Raises ModelMissing or FingerprintMismatch, each naming the command."""
+        entry = self.registry.get(name)
+        if entry.build is None:
+            if not self.is_fetched(name):
+                raise ModelMissing(f"{name} is not fetched; run: cockpit models fetch {name}")
+            return self.source_folder(name)
+        folder = self.root / "built" / name
+        if not folder.is_dir():
+            raise ModelMissing(f"{name} is not built; run: cockpit models build {name}")
+        check_fingerprint(folder, self.expected_fingerprint(entry))
+        return folder
+
+    def expected_fingerprint(self, entry: ModelEntry) -> Fingerprint:
+        """What a build of `entry` made now, here, would carry."""
+        if entry.build is None:
+            raise ValueError(f"{entry.name} has no build rule")
+        files = self.registry.source_entry(entry.name).files
+        return Fingerprint(
+            model=entry.name,
+            sources={file: files[file].sha256 for file in sorted(entry.build.arguments.values())},
+            builder=entry.build.builder,
+            builder_sha256=builder_sha256(entry.build.builder.partition(":")[0]),
+            options=dict(entry.build.options),
+            onnxruntime=onnxruntime_version(),
+            device=self.device,
+        )
+
+    # --- changing it -----------------------------------------------------------------------------------------------
+    def fetch(self, name: str, *, origins: Origins | None = None, progress: Progress | None = None) -> list[str]:
+        """Fetch what is missing of `name`; returns where each new file came from.
+
+        Raises FetchError; whatever was there before is kept.
+        """
+        entry = self.registry.source_entry(name)
+        folder = self.source_folder(name)
+        came_from = []
+        with self._locked(entry.name):
+            downloads = self.root / "downloads" / entry.name
+            for file, spec in entry.files.items():
+                target = folder / file
+                if target.is_file() and target.stat().st_size == spec.size_bytes and sha256_of(target) == spec.sha256:
+                    continue
+                downloads.mkdir(parents=True, exist_ok=True)
+                fetcher = Fetcher(downloads, origins or configured_origins(), progress or NoProgress())
+                came_from.append(fetcher.fetch(file, spec, target))
+            shutil.rmtree(downloads, ignore_errors=True)
+        return came_from
+
+    def build(self, name: str, *, force: bool = False) -> Path:
+        """Build `name` from its fetched files unless that is done; the old folder stays until the new one is complete.
+
+        Raises ModelMissing when a source is not fetched, and StartupError when the `build` extra is not installed.
+        """
+        entry = self.registry.get(name)
+        if entry.build is None:
+            return self.built(name)
+        with self._locked(name):
+            if not force and self.is_built(name):
+                return self.built(name)
+            arguments = {key: self.source(name, file) for key, file in entry.build.arguments.items()}
+            built = self.root / "built"
+            built.mkdir(parents=True, exist_ok=True)
+            scratch = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=built))
+            try:
+                out = scratch / "new"
+                out.mkdir()
+                _call_builder(entry.build.builder, arguments, out, dict(entry.build.options))
+                write_fingerprint(out, self.expected_fingerprint(entry))
+                target = built / name
+                if target.exists():
+                    target.rename(scratch / "old")
+                out.rename(target)
+            finally:
+                shutil.rmtree(scratch)
+        return self.built(name)
+
+    def ensure(self, name: str, *, origins: Origins | None = None, progress: Progress | None = None) -> Path:
+        """Fetch and build `name` as far as needed; returns `built(name)`."""
+        if not self.is_built(name):
+            if not self.is_fetched(name):
+                self.fetch(name, origins=origins, progress=progress)
+            self.build(name)
+        return self.built(name)
+
+    def verify(self, name: str) -> list[Fault]:
+        """Hash every source file and check the build's fingerprint; returns what is wrong (empty: all is well)."""
+        faults = []
+        folder = self.source_folder(name)
+        for file, spec in self.registry.source_entry(name).files.items():
+            path, remedy = folder / file, f"cockpit models fetch {name}"
+            if not path.is_file():
+                faults.append(Fault(name, path, "not fetched", remedy))
+            elif (digest := sha256_of(path)) != spec.sha256:
+                faults.append(Fault(name, path, f"sha256 is {digest}, the registry pins {spec.sha256}", remedy))
+        if self.registry.get(name).build is not None:
+            try:
+                self.built(name)
+            except (ModelMissing, FingerprintMismatch) as error:
+                path = self.root / "built" / name
+                faults.append(Fault(name, path, str(error), f"cockpit models build {name}"))
+        return faults
+
+    @contextlib.contextmanager
+    def _locked(self, name: str) -> Iterator[None]:
+        locks = self.root / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with (locks / f"{name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _call_builder(builder: str, arguments: dict[str, Path], out: Path, options: dict[str, Any]) -> None:
+    module_name, _, function_name = builder.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except ModuleNotFoundError as error:
+        remedy = 'install the build tools: pip install "cockpit-voice[build]"'
+        raise StartupError(f"cannot build with {builder}: {error.name} is not installed; {remedy}") from error
+    inspect.signature(function).bind(**arguments, out=out, **options)
+    function(**arguments, out=out, **options)
