@@ -1,0 +1,126 @@
+"""A Piper (VITS) voice on ONNX Runtime, in two graphs: the encoder sees the whole clause, the vocoder runs in chunks.
+
+The vocoder is purely convolutional: what it makes of a latent frame (256 samples) depends on 11 neighbours either way. So
+each chunk runs with 12 frames of context on both sides, which are then cut off, and its samples equal those of one run
+over the whole clause. The first sound costs the encoder plus one short chunk, however long the clause.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from models.engines.base import Audio
+from models.engines.espeak import Phonemizer
+from models.errors import ModelMissing
+
+SAMPLES_PER_FRAME = 256
+CONTEXT_FRAMES = 12
+FIRST_CHUNK_FRAMES = 24
+CHUNK_FRAMES = 72
+_WARM_UP_TEXT = "Okay, turning left in two hundred meters."
+
+
+@dataclass(frozen=True, slots=True)
+class PiperConfig:
+    """What `voice.json` says. Scales: noise of the latent, speed (larger is slower), noise of the durations."""
+
+    sample_rate_hz: int
+    espeak_voice: str
+    noise_scale: float
+    length_scale: float
+    noise_w: float
+    phoneme_ids: dict[str, list[int]]
+
+    def ids(self, phonemes: str) -> NDArray[np.int64]:
+        """int64 (1, n): start, then every known phoneme and a pad, then end. Unknown signs are left out."""
+        pad = self.phoneme_ids["_"]
+        ids = [*self.phoneme_ids["^"], *pad]
+        for sign in unicodedata.normalize("NFD", phonemes):
+            if sign in self.phoneme_ids:
+                ids += [*self.phoneme_ids[sign], *pad]
+        return np.array([[*ids, *self.phoneme_ids["$"]]], dtype=np.int64)
+
+
+class PiperVoice:
+    """One voice. Not thread-safe."""
+
+    def __init__(
+        self, encoder: ort.InferenceSession, vocoder: ort.InferenceSession, config: PiperConfig, phonemizer: Phonemizer
+    ) -> None:
+        self._encoder = encoder
+        self._vocoder = vocoder
+        self._config = config
+        self._phonemizer = phonemizer
+        self.sample_rate_hz = config.sample_rate_hz
+
+    @classmethod
+    def load(
+        cls, model_dir: Path, *, threads: int = 2, phonemizer: Phonemizer, scales: dict[str, float] | None = None
+    ) -> PiperVoice:
+        """Load what `models.build.piper.build_piper` wrote. `scales`: fields of the config to replace.
+
+        Raises ModelMissing.
+        """
+        path = model_dir / "voice.json"
+        if not path.is_file():
+            raise ModelMissing(f"no Piper voice in {model_dir}: run `cockpit models fetch`")
+        raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        config = replace(PiperConfig(**raw), **(scales or {}))  # type: ignore[arg-type]
+        return cls(
+            _session(model_dir / "encoder.onnx", threads),
+            _session(model_dir / "vocoder.onnx", threads),
+            config,
+            phonemizer,
+        )
+
+    def synthesise(self, text: str) -> Iterator[Audio]:
+        """Float32 chunks in [-1, 1]: the first of about 0.28 s, the others of 0.84 s. Raises SpeechFailed."""
+        phonemes = self._phonemizer.phonemes(text, self._config.espeak_voice)
+        if not any(sign.isalpha() for sign in phonemes):
+            return
+        latent = self.latent(phonemes)
+        start, frames = 0, latent.shape[2]
+        while start < frames:
+            stop = min(frames, start + (CHUNK_FRAMES if start else FIRST_CHUNK_FRAMES))
+            yield self.vocode(latent, start, stop)
+            start = stop
+
+    def latent(self, phonemes: str) -> NDArray[np.float32]:
+        """float32 (1, 192, frames) for IPA phonemes with punctuation."""
+        ids = self._config.ids(phonemes)
+        scales = np.array([self._config.noise_scale, self._config.length_scale, self._config.noise_w], dtype=np.float32)
+        feeds = {"input": ids, "input_lengths": np.array([ids.shape[1]], dtype=np.int64), "scales": scales}
+        latent: NDArray[np.float32] = self._encoder.run(None, feeds)[0]
+        return latent
+
+    def vocode(self, latent: NDArray[np.float32], start: int, stop: int) -> Audio:
+        """Samples of latent frames [start, stop): float32 ((stop - start) * 256,), equal to those of one whole run."""
+        first, last = max(0, start - CONTEXT_FRAMES), min(latent.shape[2], stop + CONTEXT_FRAMES)
+        samples = self._vocoder.run(None, {"latent": latent[:, :, first:last]})[0].reshape(-1)
+        cut = (start - first) * SAMPLES_PER_FRAME
+        audio: Audio = np.clip(samples[cut : cut + (stop - start) * SAMPLES_PER_FRAME], -1.0, 1.0)
+        return audio
+
+    def warm_up(self) -> None:
+        """Run both graphs and the phonemizer once at their usual sizes."""
+        for _ in self.synthesise(_WARM_UP_TEXT):
+            pass
+
+
+def _session(path: Path, threads: int) -> ort.InferenceSession:
+    if not path.is_file():
+        raise ModelMissing(f"no {path.name} in {path.parent}: run `cockpit models fetch`")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
