@@ -1,0 +1,155 @@
+"""Whose KV memory goes first: LRU-K, or LRU-K with an age limit that bites once memory is short.
+
+Keys only grow as a session is used, so the heap holds one entry per session and is corrected when it surfaces.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cockpit.arbiter.config import EvictionPolicy
+
+_FULL_HISTORY = 1 << 64
+"""Added to the key of a session used K times or more: those with fewer uses go first (LRU-K's infinite distance)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One session as an eviction candidate. rank 0 goes first. `age_s` counts from the session's first use."""
+
+    session: str
+    task: str
+    bytes: int
+    age_s: float
+    idle_s: float
+    uses: int
+    rank: int
+    reason: str
+    running: bool
+
+
+class Session:
+    """KV memory held by one conversation. `recent_ns`: ring of the last K uses; `pins`: requests that run on it."""
+
+    __slots__ = ("born_ns", "bytes", "doomed", "key", "last_ns", "name", "pins", "recent_ns", "task", "uses")
+
+    def __init__(self, name: str, task: int, now_ns: int, k: int) -> None:
+        self.name = name
+        self.task = task
+        self.bytes = 0
+        self.born_ns = now_ns
+        self.last_ns = now_ns
+        self.uses = 0
+        self.pins = 0
+        self.doomed = False
+        self.recent_ns = [0] * k
+        self.key = 0
+
+
+class EvictionTable:
+    """Sessions in birth order with an LRU-K heap beside. Not thread-safe: the arbiter owns it."""
+
+    __slots__ = ("_age_ns", "_heap", "_hybrid", "_k", "_serial", "_threshold", "sessions")
+
+    def __init__(self, policy: EvictionPolicy) -> None:
+        self._k = policy.lru_k
+        self._hybrid = policy.type == "hybrid"
+        self._age_ns = int(policy.age_threshold_seconds * 1e9)
+        self._threshold = policy.memory_pressure_threshold
+        self._heap: list[tuple[int, int, Session]] = []
+        self._serial = 0
+        self.sessions: dict[str, Session] = {}
+
+    def touch(self, name: str, task: int, now_ns: int) -> Session:
+        """Note a use at `now_ns` and return the session, made on its first use."""
+        session = self.sessions.get(name)
+        if session is None:
+            session = Session(name, task, now_ns, self._k)
+            self.sessions[name] = session
+            self._serial += 1
+            heapq.heappush(self._heap, (now_ns, self._serial, session))
+        ring = session.recent_ns
+        index = session.uses % self._k
+        ring[index] = now_ns
+        session.uses += 1
+        session.last_ns = now_ns
+        session.key = now_ns if session.uses < self._k else _FULL_HISTORY + ring[(index + 1) % self._k]
+        return session
+
+    def remove(self, session: Session) -> None:
+        """Forget a session; its heap entry is dropped when it surfaces, or at once when dead entries prevail."""
+        del self.sessions[session.name]
+        session.key = -1
+        if len(self._heap) > 2 * len(self.sessions) + 16:
+            self._heap = [entry for entry in self._heap if entry[2].key >= 0]
+            heapq.heapify(self._heap)
+
+    def victim(self, now_ns: int, pressure: float, may_go: Callable[[Session], bool]) -> tuple[Session, str] | None:
+        """The next session to drop and why; None when every session is in use or kept by `may_go`.
+
+        `pressure`: share of memory in use, 0 to 1. A session with a request on it is never returned.
+        """
+        if self._hybrid and pressure >= self._threshold:
+            for session in self.sessions.values():  # birth order: the first young one ends the search
+                if now_ns - session.born_ns < self._age_ns:
+                    break
+                if session.pins == 0 and may_go(session):
+                    return session, "age"
+        return self._by_rank(may_go)
+
+    def _by_rank(self, may_go: Callable[[Session], bool]) -> tuple[Session, str] | None:
+        heap = self._heap
+        skipped: list[tuple[int, int, Session]] = []
+        found: tuple[Session, str] | None = None
+        while heap:
+            key, serial, session = heap[0]
+            if session.key < 0:
+                heapq.heappop(heap)
+            elif session.key != key:
+                heapq.heapreplace(heap, (session.key, serial, session))
+            elif session.pins or not may_go(session):
+                skipped.append(heapq.heappop(heap))
+            else:
+                found = session, "lru_k"
+                break
+        for entry in skipped:
+            heapq.heappush(heap, entry)
+        return found
+
+    def candidates(self, now_ns: int, pressure: float, task_names: tuple[str, ...]) -> tuple[Candidate, ...]:
+        """All sessions in the order they would go, with the reason. For people: not on the hot path."""
+        short = self._hybrid and pressure >= self._threshold
+
+        def order(session: Session) -> tuple[bool, int, int]:
+            old = short and now_ns - session.born_ns >= self._age_ns
+            return (not old, session.born_ns if old else session.key, session.born_ns)
+
+        ranked = sorted(self.sessions.values(), key=order)
+        return tuple(
+            Candidate(
+                session.name,
+                task_names[session.task],
+                session.bytes,
+                (now_ns - session.born_ns) / 1e9,
+                (now_ns - session.last_ns) / 1e9,
+                session.uses,
+                rank,
+                self._reason(session, now_ns, pressure),
+                session.pins > 0,
+            )
+            for rank, session in enumerate(ranked)
+        )
+
+    def _reason(self, session: Session, now_ns: int, pressure: float) -> str:
+        age_s = (now_ns - session.born_ns) / 1e9
+        if self._hybrid and pressure >= self._threshold and age_s * 1e9 >= self._age_ns:
+            return (
+                f"age {age_s:.0f} s is past age_threshold_seconds {self._age_ns / 1e9:.0f} "
+                f"while memory pressure {pressure:.2f} is past {self._threshold:.2f}"
+            )
+        if session.uses < self._k:
+            return f"used {session.uses} times, fewer than K = {self._k}: by last use, before fuller histories"
+        kth_s = (now_ns - (session.key - _FULL_HISTORY)) / 1e9
+        return f"its use number {self._k} from the last was {kth_s:.0f} s ago"
