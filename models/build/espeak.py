@@ -15,7 +15,7 @@ _LIBRARY = "libespeak-ng.so.1"
 def build_espeak(package_dir: Path, out: Path, *, dictionaries: Sequence[str] = ("en", "cmn")) -> None:
     """Copy what is needed of an unzipped `espeakng-loader` wheel to `out`.
 
-    package_dir: the folder that holds `libespeak-ng.so.1` and `espeak-ng-data/`. dictionaries: the languages to keep, by
+    package_dir: the folder that holds `libespeak-ng.so.1` and `espeak-ng-data/`. dictionaries: languages to keep, by
     the name of their `<name>_dict` file. Writes `libespeak-ng.so.1` and `espeak-ng-data/`. Raises ConfigError.
     """
     data = package_dir / "espeak-ng-data"

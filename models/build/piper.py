@@ -1,4 +1,4 @@
-"""A Piper (VITS) checkpoint, cut in two at the latent: an encoder of whole clauses, a vocoder that can run in chunks."""
+"""A Piper (VITS) checkpoint, cut in two at the latent: an encoder for whole clauses, and a vocoder for chunks."""
 
 from __future__ import annotations
 

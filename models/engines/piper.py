@@ -1,6 +1,6 @@
 """A Piper (VITS) voice on ONNX Runtime, in two graphs: the encoder sees the whole clause, the vocoder runs in chunks.
 
-The vocoder is purely convolutional: what it makes of a latent frame (256 samples) depends on 11 neighbours either way. So
+The vocoder is convolutional: what it makes of a latent frame (256 samples) depends on 11 neighbours either way. So
 each chunk runs with 12 frames of context on both sides, which are then cut off, and its samples equal those of one run
 over the whole clause. The first sound costs the encoder plus one short chunk, however long the clause.
 """
