@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import onnx
+from onnx import ModelProto, load, save
 from onnx.utils import Extractor
 
 from models.errors import ConfigError
@@ -16,29 +16,29 @@ _FIRST_VOCODER_NODE = "/dec/conv_pre/Conv"
 LATENT = "latent"
 
 
-def build_piper(onnx_path: Path, json_path: Path, out: Path) -> None:
+def build_piper(onnx: Path, config_json: Path, out: Path) -> None:
     """Write `encoder.onnx` (phoneme ids -> latent), `vocoder.onnx` (latent -> audio) and `voice.json` to `out`.
 
-    onnx_path, json_path: a single-speaker Piper voice as published. The weights stay float32. Raises ConfigError.
+    onnx, config_json: a single-speaker Piper voice as published. The weights stay float32. Raises ConfigError.
     """
-    config = json.loads(json_path.read_text(encoding="utf-8"))
+    config = json.loads(config_json.read_text(encoding="utf-8"))
     if config.get("num_speakers", 1) != 1 or config.get("phoneme_type", "espeak") != "espeak":
-        raise ConfigError(f"{json_path}: only single-speaker Piper voices with espeak phonemes can be built")
-    model = onnx.load(onnx_path)
+        raise ConfigError(f"{config_json}: only single-speaker Piper voices with espeak phonemes can be built")
+    model = load(onnx)
     first = next((node for node in model.graph.node if node.name == _FIRST_VOCODER_NODE), None)
     if first is None or [value.name for value in model.graph.input] != _INPUTS:
-        raise ConfigError(f"{onnx_path}: not a Piper VITS graph (no node {_FIRST_VOCODER_NODE}); export it with Piper")
+        raise ConfigError(f"{onnx}: not a Piper VITS graph (no node {_FIRST_VOCODER_NODE}); export it with Piper")
     boundary = first.input[0]
     out.mkdir(parents=True, exist_ok=True)
     extractor = Extractor(model)
     for name, inputs, outputs in (("encoder", _INPUTS, [boundary]), ("vocoder", [boundary], ["output"])):
         part = extractor.extract_model(inputs, outputs)
         _rename(part, boundary, LATENT)
-        onnx.save(part, out / f"{name}.onnx")
+        save(part, out / f"{name}.onnx")
     (out / "voice.json").write_text(json.dumps(_kept(config), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
-def _rename(model: onnx.ModelProto, old: str, new: str) -> None:
+def _rename(model: ModelProto, old: str, new: str) -> None:
     graph = model.graph
     for node in graph.node:
         node.input[:] = [new if name == old else name for name in node.input]
