@@ -1,0 +1,90 @@
+"""What microphone and speaker share: the sounddevice module, and the ring between its callback and our thread."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.errors import DeviceUnavailable
+
+Audio = NDArray[np.float32]
+
+
+def load_sounddevice() -> Any:
+    """The `sounddevice` module. Raises DeviceUnavailable (exit code 3) naming the package that is missing."""
+    try:
+        return importlib.import_module("sounddevice")
+    except ModuleNotFoundError as error:
+        raise DeviceUnavailable('no audio support; install it: pip install "cockpit-voice[audio]"') from error
+    except OSError as error:
+        raise DeviceUnavailable(f"{error}; install PortAudio: apt-get install libportaudio2") from error
+
+
+def device_info(module: Any, device: int | str | None, kind: str) -> dict[str, Any]:
+    """What PortAudio knows of one device (`kind`: "input" or "output"; `device` None: the default one).
+
+    Raises DeviceUnavailable with the list of the devices that are there.
+    """
+    try:
+        info: dict[str, Any] = dict(module.query_devices(device, kind))
+    except (module.PortAudioError, ValueError) as error:
+        wanted = "default" if device is None else repr(device)
+        raise DeviceUnavailable(f"no {kind} device ({wanted}): {error}. {_devices(module, kind)}") from error
+    if info.get(f"max_{kind}_channels", 0) < 1:
+        raise DeviceUnavailable(f"device {info.get('name')} has no {kind}. {_devices(module, kind)}")
+    return info
+
+
+def _devices(module: Any, kind: str) -> str:
+    names = [str(item["name"]) for item in module.query_devices() if item.get(f"max_{kind}_channels", 0) > 0]
+    if names:
+        return f"There are: {', '.join(names)}; choose one in the profile"
+    return f"This machine has none: connect one (arecord -l and aplay -l list them), or use WAV files ({kind})"
+
+
+class SampleRing:
+    """Preallocated ring for one writer thread and one reader thread; neither locks, neither allocates samples.
+
+    Only the writer moves `written`, only the reader moves `consumed`: both only grow, and each is an int that the
+    interpreter replaces as a whole, so the other side sees the old value or the new one.
+    """
+
+    def __init__(self, capacity_samples: int) -> None:
+        """Raises ValueError for a capacity below 1."""
+        if capacity_samples < 1:
+            raise ValueError(f"a ring needs room for at least 1 sample, not {capacity_samples}")
+        self._buffer = np.zeros(capacity_samples, np.float32)
+        self.capacity = capacity_samples
+        self.written = 0
+        self.consumed = 0
+
+    def __len__(self) -> int:
+        """Samples waiting to be read."""
+        return self.written - self.consumed
+
+    def write(self, samples: Audio) -> int:
+        """Copy in as much of float32 (n,) as there is room for; returns how many. Writer only."""
+        count = min(len(samples), self.capacity - len(self))
+        start = self.written % self.capacity
+        head = min(count, self.capacity - start)
+        self._buffer[start : start + head] = samples[:head]
+        self._buffer[: count - head] = samples[head:count]
+        self.written += count
+        return count
+
+    def read_into(self, out: Audio) -> int:
+        """Fill the front of float32 (n,) with what waits; returns how many samples. Reader only."""
+        count = min(len(out), len(self))
+        start = self.consumed % self.capacity
+        head = min(count, self.capacity - start)
+        out[:head] = self._buffer[start : start + head]
+        out[head:count] = self._buffer[: count - head]
+        self.consumed += count
+        return count
+
+    def skip_to(self, position: int) -> None:
+        """Forget everything before stream position `position` (never moves back). Reader only."""
+        self.consumed = max(self.consumed, min(position, self.written))
