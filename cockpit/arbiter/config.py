@@ -49,7 +49,10 @@ class EvictionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PolicyBounds:
-    """What the online policy may try. Every combination of these is an arm; one value each pins that knob."""
+    """What the online policy may try. Every combination is an arm; one value pins a knob; the first values are the safe arm.
+
+    yielding: whether a task gives way to an urgent one on units of its own too (it frees the memory bandwidth).
+    """
 
     frozen: bool = False
     update_every_requests: int = 1000
@@ -57,6 +60,7 @@ class PolicyBounds:
     draft_tokens: tuple[int, ...] = (0,)
     kv_keep_ratio: tuple[float, ...] = (1.0,)
     l2_window_mb: tuple[int, ...] = (0,)
+    yielding: tuple[bool, ...] = (True,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +296,15 @@ def _clusters(reader: _Reader, value: Any, path: KeyPath, facts: Facts) -> dict[
 def _policy(reader: _Reader, value: Any, path: KeyPath) -> PolicyBounds:
     section = reader.section(value, path)
     base = PolicyBounds()
-    known = ("frozen", "update_every_requests", "prefill_chunk_tokens", "draft_tokens", "kv_keep_ratio", "l2_window_mb")
+    known = (
+        "frozen",
+        "update_every_requests",
+        "prefill_chunk_tokens",
+        "draft_tokens",
+        "kv_keep_ratio",
+        "l2_window_mb",
+        "yielding",
+    )
     reader.unknown_keys(section, path, known)
     frozen = section.get("frozen", False)
     if not isinstance(frozen, bool):
@@ -309,7 +321,17 @@ def _policy(reader: _Reader, value: Any, path: KeyPath) -> PolicyBounds:
         tuple(int(value) for value in drafts),
         keeps,
         tuple(int(value) for value in windows),
+        _yielding(reader, section, path),
     )
+
+
+def _yielding(reader: _Reader, section: Mapping[str, Any], path: KeyPath) -> tuple[bool, ...]:
+    value = section.get("yielding", True)
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not values or not all(isinstance(item, bool) for item in values):
+        reader.fault((*path, "yielding"), f"must be true, false or a list of both, not {value!r}")
+        return (True,)
+    return tuple(dict.fromkeys(values))
 
 
 def _tasks(reader: _Reader, value: Any, clusters: Mapping[str, int], facts: Facts) -> dict[str, TaskProfile]:
