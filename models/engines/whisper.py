@@ -1,0 +1,322 @@
+"""Whisper on ONNX Runtime: one encoder run per utterance, then a greedy decode loop over a preallocated cache.
+
+Files in the model folder: encoder.onnx, decoder.onnx, config.json, tokenizer.json (see models/build/whisper.py for the shapes).
+The encoder sees the speech and a short pad of silence instead of 30 s; what the pad must be was measured (see PAD_S).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from models.engines.base import Audio, Hypothesis
+from models.engines.logmel import HOP_SAMPLES, RATE_HZ, log_mel
+from models.errors import InputError, ModelMissing, StartupError
+
+PAD_S = 8.0
+"""Silence the encoder sees after the last sample; less makes Whisper repeat or drop the last word."""
+MIN_CONTEXT_S = 10.0
+"""Shortest input of the encoder: below it the words of short commands change."""
+TAIL = 0
+MAX_WINDOW_S = 29.0
+MIN_SPEECH_S = 0.1
+MIN_PEAK = 1e-3
+MAX_TOKENS_PER_S = 14.0
+NO_SPEECH_LIMIT = 0.6
+LOGPROB_LIMIT = -1.0
+COMPRESSION_LIMIT = 2.4
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+Cancelled = Callable[[], bool]
+
+
+def never_cancelled() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class WhisperConfig:
+    """config.json of a built Whisper. Counts are in tokens, frames of 10 ms (mel) or 20 ms (encoder positions)."""
+
+    mel_bands: int
+    encoder_positions: int
+    decoder_positions: int
+    width: int
+    decoder_layers: int
+    decoder_heads: int
+    vocabulary: int
+    tokens: dict[str, int]
+    languages: dict[str, int]
+    suppress: tuple[int, ...]
+    suppress_at_begin: tuple[int, ...]
+
+    @staticmethod
+    def read(path: Path) -> WhisperConfig:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        fields = {name: raw[name] for name in WhisperConfig.__dataclass_fields__}
+        fields["suppress"], fields["suppress_at_begin"] = tuple(raw["suppress"]), tuple(raw["suppress_at_begin"])
+        return WhisperConfig(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one decoder run says of its last position. `ids` and `values` (raw logit + bias) are best first."""
+
+    ids: NDArray[np.int64]
+    values: NDArray[np.float32]
+    log_sum_exp: float
+    no_speech_logit: float
+
+
+class Decoder:
+    """The decoder session with its cache: every buffer is allocated once and bound as both past and present."""
+
+    def __init__(self, session: ort.InferenceSession, config: WhisperConfig) -> None:
+        self._session = session
+        self._config = config
+        self._binding = session.io_binding()
+        self._filled = 0
+        self._outputs: dict[str, ort.OrtValue] = {}
+        self._cache: list[ort.OrtValue] = []
+        self._token = ort.OrtValue.ortvalue_from_numpy(np.zeros((1, 1), np.int64))
+        self._position = ort.OrtValue.ortvalue_from_numpy(np.zeros((1, 1), np.int64))
+        self._last_index = ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.int32))
+        self._total = ort.OrtValue.ortvalue_from_numpy(np.zeros((), np.int32))
+        self._bias = ort.OrtValue.ortvalue_from_numpy(np.zeros(config.vocabulary, np.float32))
+
+    @property
+    def filled(self) -> int:
+        """Tokens in the cache."""
+        return self._filled
+
+    def allocate(self) -> None:
+        """Make and bind the cache and the outputs. Call once, before the first utterance."""
+        c = self._config
+        shape = (1, c.decoder_heads, c.decoder_positions, c.width // c.decoder_heads)
+        for i in range(c.decoder_layers):
+            for part in ("key", "value"):
+                buffer = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))
+                self._binding.bind_ortvalue_input(f"past_{part}_{i}", buffer)
+                self._binding.bind_ortvalue_output(f"present_{part}_{i}", buffer)
+                self._cache.append(buffer)
+        for meta in self._session.get_outputs():
+            if not meta.name.startswith("present_"):
+                dtype = np.int64 if meta.name == "ids" else np.float32
+                self._outputs[meta.name] = ort.OrtValue.ortvalue_from_shape_and_type(tuple(meta.shape), dtype, "cpu", 0)
+                self._binding.bind_ortvalue_output(meta.name, self._outputs[meta.name])
+        for name, value in (("last_index", self._last_index), ("total", self._total), ("bias", self._bias)):
+            self._binding.bind_ortvalue_input(name, value)
+
+    def begin(self, cross: dict[str, ort.OrtValue]) -> None:
+        """Start an utterance: bind its cross keys and values, forget the cached tokens."""
+        for name, value in cross.items():
+            self._binding.bind_ortvalue_input(name, value)
+        self._filled = 0
+
+    def rewind(self, filled: int) -> None:
+        """Keep only the first `filled` cached tokens."""
+        self._filled = min(filled, self._filled)
+
+    def step(self, tokens: Sequence[int], bias: NDArray[np.float32]) -> Step:
+        """Append `tokens` and return the last position's best candidates under `bias` (V,)."""
+        count = len(tokens)
+        total = self._filled + count
+        if total > self._config.decoder_positions:
+            raise InputError(f"the decoder holds {self._config.decoder_positions} tokens, {total} were asked for")
+        if count == 1:
+            self._token.update_inplace(np.array([tokens], np.int64))
+            self._position.update_inplace(np.array([[self._filled]], np.int64))
+            self._binding.bind_ortvalue_input("tokens", self._token)
+            self._binding.bind_ortvalue_input("positions", self._position)
+        else:
+            self._binding.bind_cpu_input("tokens", np.array([tokens], np.int64))
+            self._binding.bind_cpu_input("positions", np.arange(self._filled, total, dtype=np.int64)[None])
+        self._last_index.update_inplace(np.array([total - 1], np.int32))
+        self._total.update_inplace(np.array(total, np.int32))
+        self._bias.update_inplace(bias)
+        self._session.run_with_iobinding(self._binding)
+        self._filled = total
+        out = {name: value.numpy() for name, value in self._outputs.items()}
+        return Step(
+            out["ids"][0], out["values"][0], float(out["log_sum_exp"][0, 0]), float(out["no_speech_logit"][0, 0])
+        )
+
+
+def _session(path: Path, threads: int, provider: str) -> ort.InferenceSession:
+    if not path.is_file():
+        raise ModelMissing(f"{path} is missing; run `cockpit models build whisper-base`")
+    if provider not in PROVIDERS:
+        raise StartupError(f"unknown provider {provider!r}; known are {sorted(PROVIDERS)}")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    options.log_severity_level = 3
+    session = ort.InferenceSession(path, options, providers=[PROVIDERS[provider]])
+    if session.get_providers()[0] != PROVIDERS[provider]:
+        raise StartupError(f"{provider!r} was asked for but {session.get_providers()[0]} runs {path.name}")
+    return session
+
+
+class WhisperEngine:
+    """A SpeechRecognizer (models/engines/base.py). Not thread-safe: one stage owns it."""
+
+    def __init__(
+        self, config: WhisperConfig, tokenizer: Tokenizer, encoder: ort.InferenceSession, decoder: Decoder
+    ) -> None:
+        self.config = config
+        self._tokenizer = tokenizer
+        self._encoder = encoder
+        self._decoder = decoder
+        self.encoder_frames = 0
+        """Mel frames the last encoder run saw: what its cost is proportional to."""
+
+    @classmethod
+    def load(cls, model_dir: Path, *, threads: int = 2, provider: str = "cpu") -> WhisperEngine:
+        """Open a built model. Raises ModelMissing when a file is not there, StartupError for a provider that will not run."""
+        config_path = model_dir / "config.json"
+        if not config_path.is_file():
+            raise ModelMissing(f"{config_path} is missing; run `cockpit models build whisper-base`")
+        config = WhisperConfig.read(config_path)
+        decoder = Decoder(_session(model_dir / "decoder.onnx", threads, provider), config)
+        decoder.allocate()
+        tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
+        return cls(config, tokenizer, _session(model_dir / "encoder.onnx", threads, provider), decoder)
+
+    def warm_up(self) -> None:
+        rng = np.random.default_rng(0)
+        for seconds in (1.0, 3.0, 6.0):
+            noise = rng.standard_normal(int(seconds * RATE_HZ)).astype(np.float32) * 0.05
+            self._encode(noise)
+            for token in range(4):
+                self._decoder.step([token], self._text_bias())
+
+    def transcribe(
+        self,
+        samples: Audio,
+        *,
+        languages: Sequence[str],
+        hotwords: Sequence[str] = (),
+        cancelled: Cancelled = never_cancelled,
+    ) -> Hypothesis:
+        """samples: float32 (n,) at 16 kHz, any n >= 0, read only. `cancelled` is asked between decoder steps; once it
+        returns True the text decoded so far is dropped and an empty hypothesis comes back."""
+        self._check_languages(languages)
+        parts = [self._window(part, languages, hotwords, cancelled) for part in split_windows(samples)]
+        kept = [part for part in parts if part.text]
+        if not kept:
+            return parts[0] if parts else Hypothesis("", languages[0], 0.0, 1.0)
+        joint = "" if kept[0].language == "zh" else " "
+        tokens = tuple(token for part in kept for token in part.tokens)
+        logprob = float(np.average([p.avg_logprob for p in kept], weights=[len(p.tokens) + 1 for p in kept]))
+        return Hypothesis(
+            joint.join(p.text for p in kept), kept[0].language, logprob, min(p.no_speech for p in kept), tokens
+        )
+
+    def _check_languages(self, languages: Sequence[str]) -> None:
+        unknown = [name for name in languages if name not in self.config.languages]
+        if unknown or not languages:
+            raise InputError(f"unknown languages {unknown}; this model knows {sorted(self.config.languages)}")
+
+    def _encode(self, samples: Audio) -> None:
+        """Run the encoder over `samples` and its pad, and hand the cross keys and values to the decoder."""
+        seconds = max(MIN_CONTEXT_S, samples.size / RATE_HZ + PAD_S)
+        frames = min(2 * self.config.encoder_positions, 2 * int(np.ceil(seconds * RATE_HZ / HOP_SAMPLES / 2)))
+        binding = self._encoder.io_binding()
+        binding.bind_cpu_input("mel", log_mel(samples, frames, self.config.mel_bands))
+        binding.bind_cpu_input("positions", self._positions(frames // 2))
+        names = [meta.name for meta in self._encoder.get_outputs()]
+        for name in names:
+            binding.bind_output(name)
+        self._encoder.run_with_iobinding(binding)
+        self.encoder_frames = frames
+        self._decoder.begin(dict(zip(names, binding.get_outputs(), strict=True)))
+
+    def _positions(self, length: int) -> NDArray[np.int64]:
+        """Rows of the positional table for `length` encoder positions of 20 ms: the first ones, then the table's last TAIL."""
+        tail = min(TAIL, length)
+        end = self.config.encoder_positions
+        return np.concatenate([np.arange(length - tail), np.arange(end - tail, end)]).astype(np.int64)
+
+    def _text_bias(self) -> NDArray[np.float32]:
+        bias = np.zeros(self.config.vocabulary, np.float32)
+        bias[list(self.config.suppress)] = -np.inf
+        bias[list(self.config.languages.values())] = -np.inf
+        bias[[t for name, t in self.config.tokens.items() if name != "end"]] = -np.inf
+        return bias
+
+    def _language_bias(self, languages: Sequence[str]) -> NDArray[np.float32]:
+        bias = np.full(self.config.vocabulary, -np.inf, np.float32)
+        bias[[self.config.languages[name] for name in languages]] = 0.0
+        return bias
+
+    def _window(
+        self, samples: Audio, languages: Sequence[str], hotwords: Sequence[str], cancelled: Cancelled
+    ) -> Hypothesis:
+        """Recognise at most 30 s."""
+        if samples.size < MIN_SPEECH_S * RATE_HZ or np.abs(samples).max(initial=0.0) < MIN_PEAK:
+            return Hypothesis("", languages[0], 0.0, 1.0)
+        self._encode(samples)
+        special = self.config.tokens
+        first = self._decoder.step([special["start"]], self._language_bias(languages))
+        no_speech = float(np.exp(first.no_speech_logit - first.log_sum_exp))
+        language_token = int(first.ids[0])
+        language = next(name for name in languages if self.config.languages[name] == language_token)
+        tokens, logprob = self._greedy(
+            [language_token, special["transcribe"], special["no_timestamps"]], samples.size, cancelled
+        )
+        text = self._tokenizer.decode(tokens, skip_special_tokens=True).strip()
+        average = logprob / (len(tokens) + 1)
+        if not believable(text, average, no_speech):
+            return Hypothesis("", language, average, no_speech)
+        return Hypothesis(text, language, average, no_speech, tuple(tokens))
+
+    def _greedy(self, prompt: list[int], samples: int, cancelled: Cancelled) -> tuple[list[int], float]:
+        """Decode until the end token. Returns the text tokens and the sum of their log-probabilities, end included."""
+        limit = min(
+            8 + int(MAX_TOKENS_PER_S * samples / RATE_HZ), self.config.decoder_positions - self._decoder.filled - 4
+        )
+        bias, begin_bias = self._text_bias(), self._text_bias()
+        begin_bias[list(self.config.suppress_at_begin)] = -np.inf
+        step = self._decoder.step(prompt, begin_bias)
+        tokens: list[int] = []
+        logprob = 0.0
+        while len(tokens) < limit:
+            if cancelled():
+                return [], 0.0
+            token = int(step.ids[0])
+            logprob += float(step.values[0]) - step.log_sum_exp
+            if token == self.config.tokens["end"]:
+                break
+            tokens.append(token)
+            step = self._decoder.step([token], bias)
+        return tokens, logprob
+
+
+def believable(text: str, avg_logprob: float, no_speech: float) -> bool:
+    """False for what Whisper writes over noise: unsure text, and text that repeats itself."""
+    if avg_logprob < LOGPROB_LIMIT or (no_speech > NO_SPEECH_LIMIT and avg_logprob < LOGPROB_LIMIT / 2):
+        return False
+    raw = text.encode("utf-8")
+    return len(raw) < 40 or len(raw) / len(zlib.compress(raw)) < COMPRESSION_LIMIT
+
+
+def split_windows(samples: Audio) -> list[Audio]:
+    """Cut audio into windows the encoder can hold, each cut at the quietest 0.2 s of the window's last third."""
+    limit, block = int(MAX_WINDOW_S * RATE_HZ), int(0.2 * RATE_HZ)
+    parts: list[Audio] = []
+    while samples.size > limit:
+        start = limit * 2 // 3
+        tail = samples[start : start + (limit - start) // block * block].reshape(-1, block)
+        cut = start + int((tail**2).sum(axis=1).argmin()) * block + block // 2
+        parts.append(samples[:cut])
+        samples = samples[cut:]
+    return [*parts, samples]
