@@ -25,7 +25,7 @@ def order_key(profile_priority: int, latest_start_ns: int, submitted_ns: int, sl
     level = 10 - profile_priority
     if profile_priority < URGENT_PRIORITY:
         level += submitted_ns // AGEING_STEP_NS
-    return ((level << _SLACK_BITS) + latest_start_ns << _SLOT_BITS) | slot
+    return (((level << _SLACK_BITS) + max(latest_start_ns, 0)) << _SLOT_BITS) | slot
 
 
 def slot_of(key: int) -> int:
@@ -49,7 +49,7 @@ class Queues:
         """Bit t is set while task t has a request queued."""
         self.refusals: list[Request] = []
         for task in range(len(tasks)):
-            refused = Request(0)
+            refused = Request(-1)
             refused.task = task
             refused.state = REFUSED
             self.refusals.append(refused)

@@ -49,7 +49,7 @@ class EvictionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PolicyBounds:
-    """What the online policy may try. Every combination is an arm; one value pins a knob; the first values are the safe arm.
+    """What the online policy may try. Every combination is an arm, one value pins a knob, the first values are safe.
 
     yielding: whether a task gives way to an urgent one on units of its own too (it frees the memory bandwidth).
     """

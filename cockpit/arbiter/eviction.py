@@ -31,14 +31,19 @@ class Candidate:
 
 
 class Session:
-    """KV memory held by one conversation. `recent_ns`: ring of the last K uses; `pins`: requests that run on it."""
+    """KV memory held by one conversation.
 
-    __slots__ = ("born_ns", "bytes", "doomed", "key", "last_ns", "name", "pins", "recent_ns", "task", "uses")
+    bytes: in whole pages; asked: before rounding. recent_ns: ring of the last K uses. pins: requests that run on it.
+    doomed: an operator evicted it while a request ran; it goes when that request ends.
+    """
+
+    __slots__ = ("asked", "born_ns", "bytes", "doomed", "key", "last_ns", "name", "pins", "recent_ns", "task", "uses")
 
     def __init__(self, name: str, task: int, now_ns: int, k: int) -> None:
         self.name = name
         self.task = task
         self.bytes = 0
+        self.asked = 0
         self.born_ns = now_ns
         self.last_ns = now_ns
         self.uses = 0
@@ -98,6 +103,17 @@ class EvictionTable:
                 if session.pins == 0 and may_go(session):
                     return session, "age"
         return self._by_rank(may_go)
+
+    def aged(self, now_ns: int, pressure: float) -> Session | None:
+        """An idle session past the age limit while memory is short (hybrid only): it goes whatever its rank."""
+        if not self._hybrid or pressure < self._threshold:
+            return None
+        for session in self.sessions.values():  # birth order: the first young one ends the search
+            if now_ns - session.born_ns < self._age_ns:
+                return None
+            if session.pins == 0:
+                return session
+        return None
 
     def _by_rank(self, may_go: Callable[[Session], bool]) -> tuple[Session, str] | None:
         heap = self._heap

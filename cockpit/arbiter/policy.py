@@ -130,7 +130,7 @@ class Policy:
         self._sum_urgent = 0.0
         self._sum_sq = 0.0
 
-    def observe(self, *, latency_ns: int, sla_ns: int, urgent: bool, beside: bool) -> bool:
+    def observe(self, latency_ns: int, sla_ns: int, urgent: bool, beside: bool) -> bool:
         """Count one finished request. True when an epoch ended or the arm must be left: call `choose` then.
 
         beside: another task was running when it was submitted.
@@ -165,7 +165,7 @@ class Policy:
             price += max(0.0, floor_tokens_per_s / rate_tokens_per_s - 1.0)
         return price
 
-    def choose(self, *, memory_short: bool, rate_tokens_per_s: float = 0.0, floor_tokens_per_s: float = 0.0) -> bool:
+    def choose(self, memory_short: bool, rate_tokens_per_s: float = 0.0, floor_tokens_per_s: float = 0.0) -> bool:
         """Close the epoch and pick the arm of the next one. True when the arm changed."""
         broken = self._misses >= _MISS_MINIMUM and self._misses > _MISS_SHARE * self._requests
         cost = self.cost(rate_tokens_per_s, floor_tokens_per_s) + (_MISSED_COST if broken else 0.0)

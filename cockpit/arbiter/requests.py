@@ -73,6 +73,7 @@ class Request:
         "kv_bytes",
         "lane",
         "reason",
+        "reported_ns",
         "session",
         "slice_ends_ns",
         "slot",
@@ -93,6 +94,7 @@ class Request:
         self.submitted_ns = 0
         self.deadline_ns = 0
         self.started_ns = 0
+        self.reported_ns = 0
         self.slice_ends_ns = 0
         self.lane = 0
         self.chunk_tokens = 0
