@@ -81,7 +81,7 @@ def _cut(blocks: Iterator[Audio], size: int) -> Iterator[tuple[Audio, bool]]:
 
 
 class MicSource:
-    """The microphone at the device's own rate, resampled to 16 kHz outside the callback. Iterate once; `stop()` ends it.
+    """The microphone at its own rate, resampled to 16 kHz outside the callback. Iterate once; `stop()` ends it.
 
     The callback only copies into a preallocated ring. `xruns` counts the blocks PortAudio reported as lost and
     `overrun_samples` what the ring had no room for; lost time shows as a jump of `first_sample`.
@@ -129,7 +129,7 @@ class MicSource:
             )
         except self._module.PortAudioError as error:
             raise DeviceUnavailable(
-                f"cannot open the microphone {self.name} at {self.rate_hz} Hz: {error}; close what uses it or choose another"
+                f"cannot open microphone {self.name} at {self.rate_hz} Hz: {error}; close what uses it"
             ) from error
 
     def _captured(self, indata: Audio, _frames: int, _time: Any, status: Any) -> None:
