@@ -1,11 +1,8 @@
-"""`python -m cockpit`."""
+"""`python -m cockpit` and the `cockpit` command."""
 
 from __future__ import annotations
 
-
-def main() -> None:
-    raise SystemExit("the command line is not wired yet")
-
+from cockpit.cli import main
 
 if __name__ == "__main__":
     main()

@@ -25,7 +25,7 @@ from typing import Any
 from models.errors import FingerprintMismatch, ModelMissing, StartupError
 from models.fetch import Fetcher, NoProgress, Origins, Progress, configured_origins, extract_folder, sha256_of
 from models.fingerprint import Fingerprint, builder_sha256, check_fingerprint, onnxruntime_version, write_fingerprint
-from models.registry import ArchiveFolder, ModelEntry, Registry, load_registry
+from models.registry import ArchiveFolder, ModelEntry, ModelFile, Registry, load_registry
 
 
 def cache_root() -> Path:
@@ -137,13 +137,25 @@ class Store:
             downloads = self.root / "downloads" / entry.name
             for file, spec in entry.needed_files.items():
                 target = folder / file
-                if target.is_file() and target.stat().st_size == spec.size_bytes and sha256_of(target) == spec.sha256:
+                if self._is_right(target, spec):
                     continue
                 downloads.mkdir(parents=True, exist_ok=True)
                 fetcher = Fetcher(downloads, origins or configured_origins(), progress or NoProgress())
                 came_from.append(fetcher.fetch(file, spec, target))
+                write_stamp(target, spec.sha256)
             shutil.rmtree(downloads, ignore_errors=True)
         return came_from
+
+    def _is_right(self, target: Path, spec: ModelFile) -> bool:
+        """Hash `target` unless it is unchanged since it was last hashed: a second start must take no time."""
+        if not target.is_file() or target.stat().st_size != spec.size_bytes:
+            return False
+        if read_stamp(target) == (target.stat().st_mtime_ns, spec.sha256):
+            return True
+        if sha256_of(target) != spec.sha256:
+            return False
+        write_stamp(target, spec.sha256)
+        return True
 
     def build(self, name: str, *, force: bool = False) -> Path:
         """Build `name` from its fetched files unless that is done; the old folder stays until the new one is complete.
@@ -193,6 +205,7 @@ class Store:
             if not path.is_file():
                 faults.append(Fault(name, path, "not fetched", remedy))
             elif (digest := sha256_of(path)) != spec.sha256:
+                stamp_of(path).unlink(missing_ok=True)
                 faults.append(Fault(name, path, f"sha256 is {digest}, the registry pins {spec.sha256}", remedy))
         if self.registry.get(name).build is not None:
             try:
@@ -209,6 +222,25 @@ class Store:
         with (locks / f"{name}.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def stamp_of(file: Path) -> Path:
+    """Where it is noted that `file` had the right hash, and its modification time then."""
+    return file.with_name(f".{file.name}.stamp")
+
+
+def read_stamp(file: Path) -> tuple[int, str] | None:
+    """(modification time in ns, sha256) noted for `file`; None when nothing is."""
+    try:
+        mtime_ns, _, sha256 = stamp_of(file).read_text(encoding="utf-8").partition(" ")
+        return int(mtime_ns), sha256
+    except (OSError, ValueError):
+        return None
+
+
+def write_stamp(file: Path, sha256: str) -> None:
+    """Note that `file` has this hash now."""
+    stamp_of(file).write_text(f"{file.stat().st_mtime_ns} {sha256}", encoding="utf-8")
 
 
 def _call_builder(builder: str, arguments: dict[str, Path], out: Path, options: dict[str, Any]) -> None:

@@ -1,0 +1,177 @@
+"""What `cockpit doctor` looks at. Each check says what it found and, where something is missing, what mends it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from cockpit.profile import Profile
+from models.errors import FingerprintMismatch, ModelMissing, StartupError
+from models.store import Store
+
+DISTRIBUTION = "cockpit-voice"
+MIN_FREE_BYTES = 5_000_000_000
+"""Room for the default weights and everything built from them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`status`: "ok"; "note" (fine, worth knowing); "missing" (Cockpit cannot run this profile until it is mended)."""
+
+    name: str
+    status: Literal["ok", "note", "missing"]
+    detail: str
+    remedy: str = ""
+
+
+def all_findings(profile: Profile, store: Store) -> Iterator[Finding]:
+    """Every check, in the order a fresh machine is set up."""
+    yield python_version()
+    yield from packages()
+    yield onnxruntime(profile.device)
+    yield cores()
+    yield disk(store)
+    yield from models(profile, store)
+    yield from audio()
+    yield from gpu(required=profile.device == "cuda")
+
+
+def python_version() -> Finding:
+    """Python 3.11 to 3.13."""
+    version = platform.python_version()
+    if (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return Finding("python", "ok", version)
+    return Finding("python", "missing", f"{version} is not supported", "install Python 3.11, 3.12 or 3.13")
+
+
+def packages() -> Iterator[Finding]:
+    """The run-time dependencies of the installed distribution."""
+    try:
+        required = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        yield Finding("packages", "missing", f"{DISTRIBUTION} is not installed", "make demo")
+        return
+    found, absent = 0, []
+    for requirement in required:
+        if "extra ==" in requirement:
+            continue
+        name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
+        try:
+            importlib.metadata.version(name)
+            found += 1
+        except importlib.metadata.PackageNotFoundError:
+            absent.append(name)
+    if absent:
+        yield Finding("packages", "missing", ", ".join(absent), f"pip install {' '.join(absent)}")
+    else:
+        yield Finding("packages", "ok", f"{found} run-time dependencies installed")
+
+
+def onnxruntime(device: str) -> Finding:
+    """ONNX Runtime is there and offers what the profile's device needs."""
+    wanted, extra = ("CUDAExecutionProvider", "gpu") if device == "cuda" else ("CPUExecutionProvider", "cpu")
+    remedy = f'pip install "{DISTRIBUTION}[{extra}]"'
+    try:
+        import onnxruntime as ort
+    except ImportError as error:
+        return Finding("onnxruntime", "missing", str(error), remedy)
+    providers = ort.get_available_providers()
+    detail = f"{ort.__version__}: {', '.join(providers)}"
+    if wanted not in providers:
+        return Finding("onnxruntime", "missing", f"{detail}; {wanted} is absent", remedy)
+    return Finding("onnxruntime", "ok", detail)
+
+
+def cores() -> Finding:
+    """Cores this process may use."""
+    usable = len(os.sched_getaffinity(0))
+    detail = f"{usable} usable of {os.cpu_count()} ({platform.machine()})"
+    if usable < 2:
+        return Finding("cores", "note", f"{detail}; replies are slower than on the two that profiles are tuned for")
+    return Finding("cores", "ok", detail)
+
+
+def disk(store: Store) -> Finding:
+    """Room in the cache."""
+    folder = store.root
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    detail = f"{free / 1e9:.1f} GB free for {store.root}"
+    if free < MIN_FREE_BYTES:
+        remedy = "free some space, or set COCKPIT_CACHE to another disk"
+        return Finding(
+            "disk", "note", f"{detail}; fetching and building takes up to {MIN_FREE_BYTES / 1e9:.0f} GB", remedy
+        )
+    return Finding("disk", "ok", detail)
+
+
+def models(profile: Profile, store: Store) -> Iterator[Finding]:
+    """The models that the profile loads."""
+    for name in profile.models:
+        try:
+            yield Finding(f"model {name}", "ok", str(store.built(name)))
+        except (ModelMissing, FingerprintMismatch) as error:
+            fetched = store.is_fetched(name)
+            fetch = "" if fetched else f"cockpit models fetch {name} && "
+            detail = str(error).partition("; run:")[0] if fetched else f"{name} is not fetched"
+            yield Finding(f"model {name}", "missing", detail, f"{fetch}cockpit models build {name}")
+        except StartupError as error:
+            yield Finding(f"model {name}", "missing", str(error))
+
+
+def audio() -> Iterator[Finding]:
+    """PortAudio and its devices: needed by `cockpit listen` only."""
+    why = "`cockpit listen` needs it; WAV files do not"
+    try:
+        import sounddevice
+    except ImportError:
+        yield Finding("audio", "note", f"sounddevice is not installed; {why}", f'pip install "{DISTRIBUTION}[audio]"')
+        return
+    except OSError as error:
+        yield Finding("audio", "note", f"PortAudio: {error}; {why}", "apt-get install libportaudio2")
+        return
+    try:
+        devices = sounddevice.query_devices()
+    except sounddevice.PortAudioError as error:
+        yield Finding("audio", "note", f"PortAudio: {error}; {why}", "check the sound server, e.g. wpctl status")
+        return
+    inputs = [str(device["name"]) for device in devices if device["max_input_channels"] > 0]
+    outputs = [str(device["name"]) for device in devices if device["max_output_channels"] > 0]
+    for label, names in (("microphone", inputs), ("speaker", outputs)):
+        if names:
+            yield Finding(label, "ok", ", ".join(names))
+        else:
+            yield Finding(label, "note", f"none found; {why}", "connect one and check: python -m sounddevice")
+
+
+def gpu(*, required: bool) -> Iterator[Finding]:
+    """NVIDIA GPUs as NVML reports them."""
+    absent: Literal["missing", "note"] = "missing" if required else "note"
+    remedy = "install the NVIDIA driver, or choose a profile with device: cpu" if required else ""
+    try:
+        import pynvml
+    except ImportError:
+        yield Finding("gpu", absent, "nvidia-ml-py is not installed, so no GPU can be seen", "pip install nvidia-ml-py")
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        yield Finding("gpu", absent, f"no NVIDIA GPU here ({error})", remedy)
+        return
+    try:
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
+            name = pynvml.nvmlDeviceGetName(handle)
+            yield Finding(f"gpu {index}", "ok", f"{name}, {total / 2**30:.0f} GiB, driver {driver}")
+    finally:
+        pynvml.nvmlShutdown()

@@ -1,0 +1,35 @@
+"""`cockpit doctor`: what is missing, and the command that mends it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from cockpit.cli.checks import all_findings
+from cockpit.cli.output import JsonFlag, print_json
+from cockpit.profile_load import load_profile
+from models.errors import StartupError
+from models.store import Store
+
+_MARKS = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}
+
+
+def doctor(
+    profile: Annotated[str, typer.Option("--profile", help="The profile this machine should run.")] = "cpu",
+    json: JsonFlag = False,
+) -> None:
+    """Check this machine: Python, packages, models, audio, disk, cores, GPU. Exit code 3 when something is missing."""
+    findings = list(all_findings(load_profile(profile).profile, Store.open()))
+    missing = [finding for finding in findings if finding.status == "missing"]
+    if json:
+        print_json({"ok": not missing, "profile": profile, "findings": [asdict(finding) for finding in findings]})
+    else:
+        for finding in findings:
+            print(f"{_MARKS[finding.status]}  {finding.name:<34} {finding.detail}")
+            if finding.remedy:
+                print(f"{'':43} -> {finding.remedy}")
+        print(f"\n{len(missing)} missing" if missing else f"\nready for profile {profile}")
+    if missing:
+        raise typer.Exit(StartupError.exit_code)

@@ -1,0 +1,44 @@
+"""How commands print: people get tables (no colour when piped), `--json` gets one object on stdout and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from models.errors import CockpitError
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on stdout. Paths and other values print as their text."""
+    sys.stdout.write(orjson.dumps(value, default=str, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns as wide as their widest cell, never cut; the heading is bold on a terminal."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(line[index]) for line in [list(columns), *cells]) for index in range(len(columns))]
+    for line in [list(columns), *cells]:
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        typer.secho(text, bold=line == list(columns))
+
+
+def report_error(error: CockpitError, *, as_json: bool) -> None:
+    """Say what went wrong: the message on stderr, and with `--json` an object on stdout."""
+    if as_json:
+        print_json({"error": {"type": type(error).__name__, "message": str(error), "exit_code": error.exit_code}})
+    sys.stderr.write(f"cockpit: {error}\n")
+
+
+def size_text(count_bytes: float) -> str:
+    """`1536` -> `1.5 KB`, in decimal units."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count_bytes < 1000 or unit == "GB":
+            return f"{count_bytes:.0f} {unit}" if unit == "B" else f"{count_bytes:.1f} {unit}"
+        count_bytes /= 1000
+    raise AssertionError("unreachable")

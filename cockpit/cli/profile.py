@@ -1,0 +1,89 @@
+"""`cockpit profile`: check a profile and show what it comes to."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from cockpit.cli.output import JsonFlag, print_json
+from cockpit.profile_explain import Explanation, explain
+from cockpit.profile_load import LoadedProfile, load_profile
+from models.errors import ConfigError
+
+app = typer.Typer(help="Check and show profiles.", no_args_is_help=True, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A profile that ships (cpu) or a path to a YAML file.")]
+
+
+@app.command()
+def check(name: Name, json: JsonFlag = False) -> None:
+    """Check a profile and everything it extends. Prints every fault as file:line:column; exit code 2 on any."""
+    try:
+        loaded = load_profile(name)
+    except ConfigError as error:
+        faults = str(error).splitlines()
+        if json:
+            print_json({"ok": False, "faults": faults, "warnings": []})
+        else:
+            sys.stderr.write("\n".join(faults) + f"\n{len(faults)} faults\n")
+        raise typer.Exit(error.exit_code) from error
+    warnings = [str(warning) for warning in loaded.warnings]
+    if json:
+        print_json({"ok": True, "files": loaded.files, "faults": [], "warnings": warnings})
+        return
+    for warning in warnings:
+        sys.stderr.write(f"warning: {warning}\n")
+    print(f"{loaded.files[0]}: good ({' <- '.join(path.name for path in loaded.files)})")
+
+
+@app.command()
+def show(
+    name: Name,
+    key: Annotated[str | None, typer.Option("--explain", metavar="KEY", help="One key, e.g. endpoint.reopen.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Show the effective values of a profile, each with the place that set it; or explain one key."""
+    loaded = load_profile(name)
+    if key is not None:
+        explanation = explain(loaded, key)
+        print_json(asdict(explanation)) if json else print(_explained(explanation))
+    elif json:
+        print_json({"files": loaded.files, "profile": loaded.profile.model_dump(mode="json")})
+    else:
+        print("\n".join(_lines(loaded, loaded.profile.model_dump(mode="json", exclude={"extends"}), ())))
+
+
+def _explained(found: Explanation) -> str:
+    rows = {
+        "value": _text(found.value),
+        "set at": found.origin,
+        "default": _text(found.default),
+        "allowed": found.allowed,
+        "effect": found.effect,
+    }
+    return found.key + "\n" + "\n".join(f"  {label:<8} {text}" for label, text in rows.items() if text)
+
+
+def _lines(loaded: LoadedProfile, node: dict[str, Any], path: tuple[str, ...]) -> list[str]:
+    lines = []
+    for key, value in node.items():
+        here = (*path, key)
+        indent = "  " * len(path)
+        if isinstance(value, dict) and value:
+            lines += [f"{indent}{key}:", *_lines(loaded, value, here)]
+        else:
+            place = loaded.places.get(here)
+            origin = f"{place.file.name}:{place.line}" if place else "default"
+            lines.append(f"{indent + key + ': ' + _text(value):<48} # {origin}")
+    return lines
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "null" if value is None else str(value)
