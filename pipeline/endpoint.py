@@ -29,6 +29,8 @@ Audio = NDArray[np.float32]
 _NS_PER_SAMPLE = 1_000_000_000 / SAMPLE_RATE_HZ
 _JUDGE_LAG_SAMPLES = 5 * WINDOW_SAMPLES
 """The judge calls a window speech up to 160 ms after speech has ended."""
+_JUDGE_DELAY_MS = 320
+"""How late the judge may call a soft onset speech."""
 
 
 def _samples(milliseconds: int) -> int:
@@ -51,7 +53,7 @@ class EndpointConfig:
     max_utterance_ms: int = 15_000
     idle_timeout_ms: int = 1_000
     barge_in_ms: int = 160
-    gate_hold_ms: int = 320
+    gate_hold_ms: int = 400
 
     def __post_init__(self) -> None:
         if not 0.0 < self.offset <= self.onset < 1.0:
@@ -98,7 +100,8 @@ class Endpointer:
         self._complete: tuple[int, int] | None = None
         self._onset_windows = max(1, _samples(config.min_speech_ms) // WINDOW_SAMPLES)
         self._recent: deque[bool] = deque(maxlen=self._onset_windows + 2)
-        self._history = History(_samples(config.pre_roll_ms) + (self._onset_windows + 4) * WINDOW_SAMPLES)
+        before = _samples(config.pre_roll_ms + _JUDGE_DELAY_MS)
+        self._history = History(before + (self._onset_windows + 4) * WINDOW_SAMPLES)
         self._window: Audio = np.zeros(WINDOW_SAMPLES, np.float32)
         self._filled = 0
         self._position: int | None = None
@@ -201,7 +204,9 @@ class Endpointer:
 
     def _open_turn(self, end: int, captured_ns: int) -> list[Utterance]:
         config = self.config
-        start = max(self._taken_to, self._onset_start(end) - _samples(config.pre_roll_ms))
+        onset = self._onset_start(end)
+        onset = self._history.first_loud_sample(onset - _samples(_JUDGE_DELAY_MS), onset)
+        start = max(self._taken_to, onset - _samples(config.pre_roll_ms))
         samples, first_sample = self._history.since(start)
         capacity = _samples(config.max_utterance_ms + config.reopen_ms + config.min_speech_ms) + 8 * WINDOW_SAMPLES
         turn = _Turn(self._turn_ids.next(), SpeechBlock(capacity, first_sample), voice_end=end)

@@ -42,6 +42,21 @@ class History:
         count = max(0, min(self._end - position, self._filled, self._capacity))
         return self._buffer[self._filled - count : self._filled], self._end - count
 
+    def first_loud_sample(self, earliest: int, onset: int) -> int:
+        """Stream position in [earliest, onset] from which on the sound stands out of what came before it.
+
+        The judge is slow to believe a soft first consonant; loudness is not. Returns `onset` when nothing stands out.
+        """
+        samples, first = self.since(earliest)
+        steps = len(samples) // STEP_SAMPLES
+        before = (onset - first) // STEP_SAMPLES
+        if not 0 < before <= steps:
+            return onset
+        peaks = np.abs(samples[: steps * STEP_SAMPLES]).reshape(-1, STEP_SAMPLES).max(axis=1)
+        noise = float(np.percentile(peaks[:before], 20.0))
+        loud = np.flatnonzero(peaks[:before] >= max(_ABOVE_NOISE * noise, _BELOW_SPEECH * float(peaks.max())))
+        return first + int(loud[0]) * STEP_SAMPLES if len(loud) else onset
+
     def clear(self) -> None:
         """Forget everything."""
         self._filled = 0
