@@ -70,7 +70,7 @@ def exercise(requests: int, timed: bool) -> tuple[dict[str, LatencyHistogram], f
         step += 1
         now_ns += 1_000_000
         task = (0, 2, 0, 1, 0, 2, 3, 2)[step & 7]
-        session = sessions[(step * 7919 >> 3) % SESSIONS] if task == 2 else None
+        session = sessions[(step // 64 + step * 7919 % 3) % SESSIONS] if task == 2 else None
         start = clock()
         arbiter.submit(task, now_ns, session=session, kv_bytes=KV_BYTES if session else 0, expected_ns=5_000_000)
         note("submit", clock() - start)

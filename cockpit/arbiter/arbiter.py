@@ -341,15 +341,15 @@ class Arbiter:
         session = self.table.sessions.get(name)
         held = session.bytes if session is not None else 0
         more = max(0, self.ledger.paged(asked) - held)
-        if session is not None:
-            session.pins += 1  # never its own victim
-        try:
-            if more and not self._make_room(task, more, now_ns):
-                return False
-        finally:
+        if more:
+            if session is not None:
+                session.pins += 1  # never its own victim
+            fits = self._make_room(task, more, now_ns)
             if session is not None:
                 session.pins -= 1
-        session = self.table.touch(name, task, now_ns)
+            if not fits:
+                return False
+        session = self.table.touch(name, task, self._priorities[task], now_ns)
         if more:
             self.ledger.add(task, more, asked - session.asked)
             session.bytes += more
@@ -358,27 +358,20 @@ class Arbiter:
         return True
 
     def _make_room(self, task: int, more_bytes: int, now_ns: int) -> bool:
+        """Evict until it fits: from the task itself while it is over its budget, else from priorities up to its own."""
         ledger = self.ledger
-        priority = self._priorities[task]
-
-        def of_this_task(session: Session) -> bool:
-            return session.task == task
-
-        def not_above(session: Session) -> bool:
-            return self._priorities[session.task] <= priority
-
         while True:
-            if ledger.over_task(task, more_bytes):
-                rule = of_this_task
-            elif ledger.over_arena(more_bytes):
-                rule = not_above
+            if ledger.held[task] + more_bytes > ledger.budgets[task]:
+                only = task
+            elif ledger.total_held + more_bytes > ledger.arena_bytes:
+                only = -1
             else:
                 return True
             pressure = (ledger.total_held + more_bytes) / ledger.arena_bytes
-            found = self.table.victim(now_ns, pressure, rule)
-            if found is None:
+            session = self.table.victim(now_ns, pressure, only, self._priorities[task])
+            if session is None:
                 return False
-            self._drop(found[0], now_ns)
+            self._drop(session, now_ns)
 
     def _drop(self, session: Session, now_ns: int) -> None:
         self.ledger.add(session.task, -session.bytes, -session.asked)

@@ -76,13 +76,13 @@ def _mb(size_bytes: int) -> int:
 class KvLedger:
     """Who holds how much of the KV arena, in whole pages. It counts; the engine's arena owns the bytes."""
 
-    __slots__ = ("_budgets", "_page", "arena_bytes", "asked", "held", "total_held")
+    __slots__ = ("_page", "arena_bytes", "asked", "budgets", "held", "total_held")
 
     def __init__(self, arena_bytes: int, page_bytes: int, task_budgets: Sequence[int]) -> None:
         self.arena_bytes = arena_bytes
         self._page = page_bytes
-        self._budgets = list(task_budgets)
-        self.held = [0] * len(self._budgets)
+        self.budgets = list(task_budgets)
+        self.held = [0] * len(self.budgets)
         self.asked = 0
         self.total_held = 0
 
@@ -92,13 +92,7 @@ class KvLedger:
 
     def could_ever_hold(self, task: int, size_bytes: int) -> bool:
         size = self.paged(size_bytes)
-        return size <= self._budgets[task] and size <= self.arena_bytes
-
-    def over_task(self, task: int, more_bytes: int) -> bool:
-        return self.held[task] + more_bytes > self._budgets[task]
-
-    def over_arena(self, more_bytes: int) -> bool:
-        return self.total_held + more_bytes > self.arena_bytes
+        return size <= self.budgets[task] and size <= self.arena_bytes
 
     def add(self, task: int, paged_bytes: int, asked_bytes: int) -> None:
         """Book (or with negative values give back) pages for a task."""

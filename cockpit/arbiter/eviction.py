@@ -6,7 +6,6 @@ Keys only grow as a session is used, so the heap holds one entry per session and
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from cockpit.arbiter.config import EvictionPolicy
@@ -37,26 +36,46 @@ class Session:
     doomed: an operator evicted it while a request ran; it goes when that request ends.
     """
 
-    __slots__ = ("asked", "born_ns", "bytes", "doomed", "key", "last_ns", "name", "pins", "recent_ns", "task", "uses")
+    __slots__ = (
+        "asked",
+        "born_ns",
+        "bytes",
+        "doomed",
+        "key",
+        "last_ns",
+        "name",
+        "pins",
+        "priority",
+        "recent_ns",
+        "serial",
+        "task",
+        "uses",
+    )
 
-    def __init__(self, name: str, task: int, now_ns: int, k: int) -> None:
-        self.name = name
-        self.task = task
+    def __init__(self, k: int) -> None:
+        self.name = ""
+        self.task = 0
+        self.priority = 0
         self.bytes = 0
         self.asked = 0
-        self.born_ns = now_ns
-        self.last_ns = now_ns
+        self.born_ns = 0
+        self.last_ns = 0
         self.uses = 0
         self.pins = 0
         self.doomed = False
         self.recent_ns = [0] * k
         self.key = 0
+        self.serial = 0
+
+
+def _may_go(session: Session, only_task: int, max_priority: int) -> bool:
+    return session.task == only_task if only_task >= 0 else session.priority <= max_priority
 
 
 class EvictionTable:
     """Sessions in birth order with an LRU-K heap beside. Not thread-safe: the arbiter owns it."""
 
-    __slots__ = ("_age_ns", "_heap", "_hybrid", "_k", "_serial", "_threshold", "sessions")
+    __slots__ = ("_age_ns", "_heap", "_hybrid", "_k", "_serial", "_spare", "_threshold", "sessions")
 
     def __init__(self, policy: EvictionPolicy) -> None:
         self._k = policy.lru_k
@@ -65,15 +84,22 @@ class EvictionTable:
         self._threshold = policy.memory_pressure_threshold
         self._heap: list[tuple[int, int, Session]] = []
         self._serial = 0
+        self._spare: list[Session] = []
         self.sessions: dict[str, Session] = {}
 
-    def touch(self, name: str, task: int, now_ns: int) -> Session:
+    def touch(self, name: str, task: int, priority: int, now_ns: int) -> Session:
         """Note a use at `now_ns` and return the session, made on its first use."""
         session = self.sessions.get(name)
         if session is None:
-            session = Session(name, task, now_ns, self._k)
-            self.sessions[name] = session
+            session = self._spare.pop() if self._spare else Session(self._k)
+            session.name = name
+            session.task = task
+            session.priority = priority
+            session.born_ns = now_ns
+            session.uses = 0
             self._serial += 1
+            session.serial = self._serial
+            self.sessions[name] = session
             heapq.heappush(self._heap, (now_ns, self._serial, session))
         ring = session.recent_ns
         index = session.uses % self._k
@@ -86,23 +112,30 @@ class EvictionTable:
     def remove(self, session: Session) -> None:
         """Forget a session; its heap entry is dropped when it surfaces, or at once when dead entries prevail."""
         del self.sessions[session.name]
-        session.key = -1
+        session.bytes = 0
+        session.asked = 0
+        session.pins = 0
+        session.doomed = False
+        session.serial = 0
+        self._spare.append(session)
         if len(self._heap) > 2 * len(self.sessions) + 16:
-            self._heap = [entry for entry in self._heap if entry[2].key >= 0]
+            self._heap = [entry for entry in self._heap if entry[1] == entry[2].serial]
             heapq.heapify(self._heap)
 
-    def victim(self, now_ns: int, pressure: float, may_go: Callable[[Session], bool]) -> tuple[Session, str] | None:
-        """The next session to drop and why; None when every session is in use or kept by `may_go`.
+    def victim(self, now_ns: int, pressure: float, only_task: int, max_priority: int) -> Session | None:
+        """The next session to drop; None when all that may go are in use.
 
-        `pressure`: share of memory in use, 0 to 1. A session with a request on it is never returned.
+        pressure: share of memory in use, 0 to 1. only_task: take from this task alone (-1: from any whose priority is
+        at most max_priority). A session with a request on it is never returned.
         """
         if self._hybrid and pressure >= self._threshold:
+            oldest_ns = now_ns - self._age_ns
             for session in self.sessions.values():  # birth order: the first young one ends the search
-                if now_ns - session.born_ns < self._age_ns:
+                if session.born_ns > oldest_ns:
                     break
-                if session.pins == 0 and may_go(session):
-                    return session, "age"
-        return self._by_rank(may_go)
+                if session.pins == 0 and _may_go(session, only_task, max_priority):
+                    return session
+        return self._by_rank(only_task, max_priority)
 
     def aged(self, now_ns: int, pressure: float) -> Session | None:
         """An idle session past the age limit while memory is short (hybrid only): it goes whatever its rank."""
@@ -115,22 +148,24 @@ class EvictionTable:
                 return session
         return None
 
-    def _by_rank(self, may_go: Callable[[Session], bool]) -> tuple[Session, str] | None:
+    def _by_rank(self, only_task: int, max_priority: int) -> Session | None:
         heap = self._heap
-        skipped: list[tuple[int, int, Session]] = []
-        found: tuple[Session, str] | None = None
+        kept: list[tuple[int, int, Session]] | None = None
+        found: Session | None = None
         while heap:
-            key, serial, session = heap[0]
-            if session.key < 0:
+            entry = heap[0]
+            session = entry[2]
+            if entry[1] != session.serial:
                 heapq.heappop(heap)
-            elif session.key != key:
-                heapq.heapreplace(heap, (session.key, serial, session))
-            elif session.pins or not may_go(session):
-                skipped.append(heapq.heappop(heap))
-            else:
-                found = session, "lru_k"
+            elif session.key != entry[0]:
+                heapq.heapreplace(heap, (session.key, entry[1], session))
+            elif session.pins == 0 and _may_go(session, only_task, max_priority):
+                found = session
                 break
-        for entry in skipped:
+            else:
+                kept = kept or []
+                kept.append(heapq.heappop(heap))
+        for entry in kept or ():
             heapq.heappush(heap, entry)
         return found
 
