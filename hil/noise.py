@@ -29,7 +29,8 @@ def road_noise(samples: int, seed: int, *, corner_hz: float = 120.0) -> Audio:
     seconds = np.arange(size) / RATE_HZ
     noise *= 1.0 + 0.25 * np.sin(2.0 * np.pi * 0.3 * seconds + random.uniform(0.0, 2.0 * np.pi))
     noise = noise[:samples]
-    return (noise / np.sqrt(np.mean(noise**2))).astype(np.float32)
+    unit: Audio = (noise / np.sqrt(np.mean(noise**2))).astype(np.float32)
+    return unit
 
 
 def active_level(samples: Audio) -> float:

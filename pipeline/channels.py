@@ -111,7 +111,7 @@ class Channel(Generic[T]):
 
     @property
     def counts(self) -> ChannelCounts:
-        """A consistent snapshot: put == got + waiting + dropped, where drop_newest counts no put for what it refused."""
+        """A consistent snapshot. What "drop_newest" refused counts as dropped and not as put."""
         with self._lock:
             return ChannelCounts(self._put, self._got, self._dropped, self._high_water)
 

@@ -27,8 +27,11 @@ from pipeline.vad import WINDOW_SAMPLES, Gate, Judge, VoiceDetector
 Audio = NDArray[np.float32]
 
 _NS_PER_SAMPLE = 1_000_000_000 / SAMPLE_RATE_HZ
-_JUDGE_LAG_SAMPLES = 5 * WINDOW_SAMPLES
-"""The judge calls a window speech up to 160 ms after speech has ended."""
+_MAX_LAG_SAMPLES = 5 * WINDOW_SAMPLES
+_USUAL_LAG_SAMPLES = 3 * WINDOW_SAMPLES
+"""How long after the end of speech the judge still calls a window speech, at most and as a rule."""
+_MISSED_SAMPLES = 4 * WINDOW_SAMPLES
+"""How long after the judge's last speech a soft last consonant may follow."""
 _JUDGE_DELAY_MS = 320
 """How late the judge may call a soft onset speech."""
 
@@ -312,7 +315,8 @@ class Endpointer:
             turn.candidate = None
 
     def _speech_end(self, turn: _Turn) -> int:
-        return turn.block.last_loud_sample(turn.voice_end - _JUDGE_LAG_SAMPLES, turn.voice_end)
+        end = turn.voice_end
+        return turn.block.last_loud_sample(end - _MAX_LAG_SAMPLES, end - _USUAL_LAG_SAMPLES, end + _MISSED_SAMPLES)
 
     def _send(self, turn: _Turn, stage: Literal["partial", "candidate", "final"], captured_ns: int) -> Utterance:
         turn.revision += 1

@@ -103,20 +103,21 @@ class SpeechBlock:
         view.setflags(write=False)
         return view
 
-    def last_loud_sample(self, earliest: int, latest: int) -> int:
+    def last_loud_sample(self, earliest: int, usual: int, latest: int) -> int:
         """Stream position behind the last sample in [earliest, latest) that stands out of the noise before the speech.
 
-        The judge lags behind the end of speech by up to 100 ms; loudness does not, but says nothing in heavy noise:
-        so the judge gives the bounds and loudness the place between them. Returns `earliest` when nothing stands out.
+        The judge lags behind the end of speech by up to 160 ms, and now and then misses a last soft consonant;
+        loudness does neither, but says little in heavy noise. So the judge gives the bounds and loudness the place
+        between them. Returns `usual` when noise hides the end, `earliest` when there is none and all is quiet.
         """
         peaks = self._peaks[: self._steps]
         low = max(0, (earliest - self.first_sample) // STEP_SAMPLES)
         high = min(self._steps, -((self.first_sample - latest) // STEP_SAMPLES))
         if high <= low:
-            return latest
-        noise = float(np.median(peaks[: min(_NOISE_STEPS, max(1, low))]))
-        threshold = max(_ABOVE_NOISE * noise, _BELOW_SPEECH * float(peaks.max()))
-        loud = np.flatnonzero(peaks[low:high] >= threshold)
+            return min(latest, self.end_sample)
+        noise = _ABOVE_NOISE * float(np.median(peaks[: min(_NOISE_STEPS, max(1, low))]))
+        quiet = _BELOW_SPEECH * float(peaks.max())
+        loud = np.flatnonzero(peaks[low:high] >= max(noise, quiet))
         if not len(loud):
-            return earliest
-        return min(latest, self.first_sample + (low + int(loud[-1]) + 1) * STEP_SAMPLES)
+            return usual if noise > quiet else earliest
+        return min(self.end_sample, self.first_sample + (low + int(loud[-1]) + 1) * STEP_SAMPLES)
