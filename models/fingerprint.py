@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.metadata
-import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from models.errors import FingerprintMismatch
 
+_PACKAGE = Path(__file__).resolve().parent
 FILE_NAME = "fingerprint.json"
 
 
@@ -78,10 +78,10 @@ def builder_sha256(module: str) -> str:
         name = waiting.pop()
         if name in seen:
             continue
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
-            continue
-        seen[name] = Path(spec.origin).read_bytes()
+        path = _PACKAGE.parent.joinpath(*name.split(".")).with_suffix(".py")
+        if not path.is_file():
+            continue  # a name inside a module, or the package itself
+        seen[name] = path.read_bytes()
         for node in ast.walk(ast.parse(seen[name])):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("models.build"):
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]

@@ -17,15 +17,16 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from models.errors import FingerprintMismatch, ModelMissing, StartupError
 from models.fetch import Fetcher, NoProgress, Origins, Progress, configured_origins, extract_folder, sha256_of
 from models.fingerprint import Fingerprint, builder_sha256, check_fingerprint, onnxruntime_version, write_fingerprint
-from models.registry import ArchiveFolder, ModelEntry, ModelFile, Registry, load_registry
+from models.registry import ArchiveFolder, BuildRule, ModelEntry, ModelFile, Registry, load_registry
+
+BuildProgress = Callable[[str, float], None]
 
 
 def cache_root() -> Path:
@@ -157,9 +158,10 @@ class Store:
         write_stamp(target, spec.sha256)
         return True
 
-    def build(self, name: str, *, force: bool = False) -> Path:
+    def build(self, name: str, *, force: bool = False, progress: BuildProgress | None = None) -> Path:
         """Build `name` from its fetched files unless that is done; the old folder stays until the new one is complete.
 
+        `progress(step, share)` is told the builder's steps, where it has any; share done in [0, 1].
         Raises ModelMissing when a source is not fetched, and StartupError when the `build` extra is not installed.
         """
         entry = self.registry.get(name)
@@ -178,7 +180,7 @@ class Store:
                 for key, value in entry.build.arguments.items():
                     if isinstance(value, ArchiveFolder):
                         sources[key] = extract_folder(sources[key], value.folder, scratch / key)
-                _call_builder(entry.build.builder, sources, out, dict(entry.build.options))
+                _call_builder(entry.build, sources, out, progress)
                 write_fingerprint(out, self.expected_fingerprint(entry))
                 target = built / name
                 if target.exists():
@@ -243,12 +245,12 @@ def write_stamp(file: Path, sha256: str) -> None:
     stamp_of(file).write_text(f"{file.stat().st_mtime_ns} {sha256}", encoding="utf-8")
 
 
-def _call_builder(builder: str, arguments: dict[str, Path], out: Path, options: dict[str, Any]) -> None:
-    module_name, _, function_name = builder.partition(":")
+def _call_builder(rule: BuildRule, sources: dict[str, Path], out: Path, progress: BuildProgress | None) -> None:
+    module_name, _, function_name = rule.builder.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), function_name)
     except ModuleNotFoundError as error:
         remedy = 'install the build tools: pip install "cockpit-voice[build]"'
-        raise StartupError(f"cannot build with {builder}: {error.name} is not installed; {remedy}") from error
-    inspect.signature(function).bind(**arguments, out=out, **options)
-    function(**arguments, out=out, **options)
+        raise StartupError(f"cannot build with {rule.builder}: {error.name} is not installed; {remedy}") from error
+    tell = {"progress": progress} if "progress" in inspect.signature(function).parameters else {}
+    function(**sources, out=out, **rule.options, **tell)

@@ -95,7 +95,7 @@ def build(
         if not json and entry.build is not None and (force or not store.is_built(entry.name)):
             sys.stderr.write(f"{entry.name}: building\n")
         start = time.monotonic()
-        folder = store.build(entry.name, force=force)
+        folder = store.build(entry.name, force=force, progress=None if json else _tell_step)
         report.append({"name": entry.name, "folder": folder, "seconds": round(time.monotonic() - start, 1)})
         if not json:
             sys.stderr.write(f"{entry.name}: built in {report[-1]['seconds']} s -> {folder}\n")
@@ -122,6 +122,10 @@ def verify(names: Names = None, json: JsonFlag = False) -> None:
         print(f"{len(chosen)} models checked, {len(faults)} faults")
     if faults:
         raise typer.Exit(StartupError.exit_code)
+
+
+def _tell_step(step: str, share: float) -> None:
+    sys.stderr.write(f"  {share:4.0%} {step}\n")
 
 
 def _chosen(store: Store, names: list[str] | None, *, everything: bool) -> list[ModelEntry]:
