@@ -2,18 +2,39 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+DEMO := en01 en05 en12 en15 en18 en17 zh01 zh03 zh13 zh15 zh16
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench gpu-check clean
 
-$(VENV)/.test: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
-	@touch $@
+demo: $(VENV)/.demo ## fetch, build, and play recorded commands through the whole chain
+	@echo "== weights: fetched once (about 1 GB, sha256-checked), built once; both are kept in the model cache"
+	@$(BIN)/cockpit models fetch
+	@$(BIN)/cockpit models build
+	@echo "== $(words $(DEMO)) recorded commands at the speed they were spoken; replies go to out/demo"
+	@$(BIN)/cockpit say $(DEMO:%=hil/audio/%.wav) --out out/demo --trace out/demo/trace.json
 
-test: $(VENV)/.test
+test: $(VENV)/.test ## every test; fetches and builds the models it needs on first use
 	$(BIN)/python -m pytest
 
-lint: $(VENV)/.test
+lint: $(VENV)/.test ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+$(VENV)/bin/python:
+	@echo "== making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
+	@echo "== installing Cockpit and its build tools into $(VENV)"
+	@$(PIP) install -e '.[cpu,build]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(VENV)/bin/python
+	@echo "== installing Cockpit with its test tools into $(VENV)"
+	@$(PIP) install -e '.[test]'
+	@touch $@
+
+clean:
+	rm -rf out .mypy_cache .ruff_cache .pytest_cache
