@@ -1,0 +1,94 @@
+"""Streamed replies to clauses: the same clauses however the text is cut into deltas, nothing hidden leaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.frames import Language
+from pipeline.sentences import FIRST_CLAUSE_UNITS, LONGEST_UNITS, ClauseStream, units
+
+CASES: list[tuple[Language, str, list[str]]] = [
+    ("en", "Turning left now. Then right.", ["Turning left now.", "Then right."]),
+    ("en", "I will take you there, it takes ten minutes, or so.", ["I will take you there,", "it takes ten minutes, or so."]),
+    ("en", "Okay, left.", ["Okay, left."]),
+    ("en", "It is 21.5 degrees. Nice!", ["It is 21.5 degrees.", "Nice!"]),
+    ("en", "Version 2.1.3 is out. Update?", ["Version 2.1.3 is out.", "Update?"]),
+    ("en", "It costs 1,250 dollars at 10:30 today.", ["It costs 1,250 dollars at 10:30 today."]),
+    ("en", "Dr. Smith lives on Main St. in Springfield.", ["Dr. Smith lives on Main St. in Springfield."]),
+    ("en", "Mr. and Mrs. J. R. Hale arrive, e.g. today.", ["Mr. and Mrs. J. R. Hale arrive,", "e.g. today."]),
+    ("en", "It is 5 p.m. Turn left.", ["It is 5 p.m.", "Turn left."]),
+    ("en", "It is 5 p.m. in Berlin.", ["It is 5 p.m. in Berlin."]),
+    ("en", "Wait... let me think. Done.", ["Wait... let me think.", "Done."]),
+    ("en", "See https://a.example.com/x?y=1,2 now. Bye.", ["See https://a.example.com/x?y=1,2 now.", "Bye."]),
+    ("en", "Really?! Yes.", ["Really?!", "Yes."]),
+    ("en", 'He said "stop." Then left.', ['He said "stop."', "Then left."]),
+    ("en", "**Turn left.** Then stop.", ["**Turn left.**", "Then stop."]),
+    ("en", "1. Turn left\n2. Turn right", ["1. Turn left", "2. Turn right"]),
+    ("en", "Hello\n\n\nworld", ["Hello", "world"]),
+    ("en", "<think>secret. plan</think>Hello there. Bye.", ["Hello there.", "Bye."]),
+    ("en", "Hello there. <think>never closed. secret", ["Hello there."]),
+    ("en", "Before.\n```py\nx = 1. secret\n```\nAfter.", ["Before.", "After."]),
+    ("en", "Before. ~~~\nsecret", ["Before."]),
+    ("en", "<tool_call>{\"name\": \"secret\"}</tool_call>Done.", ["Done."]),
+    ("en", "</think>Hi there.", ["Hi there."]),
+    ("en", "3 < 4 and <b", ["3 < 4 and <b"]),
+    ("en", "", []),
+    ("en", " \n ", []),
+    ("en", "a", ["a"]),
+    ("zh", "好的。", ["好的。"]),
+    ("zh", "好的，正在打开空调。", ["好的，正在打开空调。"]),
+    ("zh", "正在为您导航，预计需要25分钟，请系好安全带。", ["正在为您导航，", "预计需要25分钟，请系好安全带。"]),
+    ("zh", "现在10:30，气温3.5度！要开空调吗？", ["现在10:30，气温3.5度！", "要开空调吗？"]),
+    ("zh", "“好的。”他说。", ["“好的。”", "他说。"]),
+    ("zh", "**好的。**走吧", ["**好的。**", "走吧"]),
+    ("zh", "打开WiFi. 然后连接。", ["打开WiFi.", "然后连接。"]),
+    ("zh", "播放Hotel California。好的", ["播放Hotel California。", "好的"]),
+    ("zh", "等等……我想想。", ["等等……我想想。"]),
+    ("zh", "<think>秘密。</think>您好！", ["您好！"]),
+    ("zh", "第一；第二；第三", ["第一；", "第二；", "第三"]),
+]  # fmt: skip
+
+
+def clauses_of(language: Language, text: str, size: int) -> list[str]:
+    stream = ClauseStream(language)
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    return [clause for piece in pieces for clause in stream.push(piece)] + stream.close()
+
+
+@pytest.mark.parametrize(("language", "text", "expected"), CASES)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_clauses(language: Language, text: str, expected: list[str], size: int) -> None:
+    assert clauses_of(language, text, size) == expected
+
+
+def test_nothing_hidden_leaks_at_any_cut() -> None:
+    text = "Yes <think>secret a. b\nc</think> and ```secret\n``` so <tool_call>secret</tool_call>."
+    for cut in range(len(text)):
+        stream = ClauseStream("en")
+        clauses = [*stream.push(text[:cut]), *stream.push(text[cut:]), *stream.close()]
+        assert "secret" not in "".join(clauses)
+        assert "".join("".join(clauses).split()) == "Yesandso."
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 500, "word " * 120, "很长的一句话" * 90, "one two, " * 60, "中文 and English " * 40]
+)
+def test_long_clauses_are_bounded_and_nothing_is_lost(text: str) -> None:
+    clauses = clauses_of("en", text, 5)
+    assert len(clauses) > 1
+    assert all(units(clause) <= LONGEST_UNITS + 2 for clause in clauses)
+    assert "".join("".join(clauses).split()) == "".join(text.split())
+
+
+def test_the_first_clause_leaves_at_its_comma() -> None:
+    stream = ClauseStream("en")
+    assert stream.push("The route is clear, ") == ["The route is clear,"]
+    assert stream.push("the next one, however, waits ") == []
+    assert units("The route is clear,") >= FIRST_CLAUSE_UNITS
+
+
+def test_a_stream_serves_the_next_reply_after_close() -> None:
+    stream = ClauseStream("en")
+    stream.push("```unclosed code")
+    assert stream.close() == []
+    assert stream.push("The route is clear, go on. ") == ["The route is clear,", "go on."]
