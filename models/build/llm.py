@@ -1,0 +1,121 @@
+"""GGUF checkpoint -> model folder.
+
+model.onnx (body), head.onnx, model.bin (the weights of both), tokenizer.json, chat_template.jinja, config.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from models.build.llm_emit import Emitter, WeightFile
+from models.build.llm_gguf import F32, Checkpoint, DecoderShape
+from models.build.llm_graph import DecoderGraph, Table, save
+from models.build.llm_head import HeadGraph
+from models.build.llm_quant import EXACT_BLOCK, Packed, ordered, pack4, pack8, stack, stored_scales
+from models.build.llm_tokenizer import write_chat_template, write_tokenizer
+
+Quant = Literal["f32", "served"]
+Progress = Callable[[str, float], None]
+
+HEAD_BLOCK = 64
+
+
+class FullWeights:
+    """Everything dequantised to float32: the reference that served builds are measured against."""
+
+    def __init__(self, checkpoint: Checkpoint, shape: DecoderShape) -> None:
+        self.checkpoint = checkpoint
+        self.shape = shape
+
+    def matrix(self, names: list[str]) -> F32:
+        return np.concatenate([ordered(self.checkpoint, name, self.shape) for name in names])
+
+    def embedding(self) -> Table:
+        return Table(self.checkpoint.values("token_embd.weight"), None)
+
+    def head(self) -> tuple[None, Table]:
+        return None, self.embedding() if self.shape.tied else Table(self.checkpoint.values("output.weight"), None)
+
+
+class ServedWeights:
+    """Matrices in 8 bits on the file's own scales; the head as a 4-bit shortlist over 8-bit rows."""
+
+    def __init__(self, checkpoint: Checkpoint, shape: DecoderShape) -> None:
+        self.checkpoint = checkpoint
+        self.shape = shape
+
+    def matrix(self, names: list[str]) -> Packed:
+        return stack([self._pack(name) for name in names])
+
+    def _pack(self, name: str) -> Packed:
+        scales = stored_scales(self.checkpoint, name)
+        order = self.checkpoint.row_order(name, self.shape)
+        if scales is not None and order is not None:
+            scales = scales[order]
+        return pack8(ordered(self.checkpoint, name, self.shape), EXACT_BLOCK, scales)
+
+    def embedding(self) -> Table:
+        return self._table("token_embd.weight")
+
+    def head(self) -> tuple[Packed, Table]:
+        name = "token_embd.weight" if self.shape.tied else "output.weight"
+        values = self.checkpoint.values(name)
+        parts = [pack4(part, HEAD_BLOCK) for part in np.array_split(values, 16)]
+        return stack(parts), self._table(name)
+
+    def _table(self, name: str) -> Table:
+        values = self.checkpoint.values(name)
+        packed = pack8(values, EXACT_BLOCK, stored_scales(self.checkpoint, name))
+        return Table((packed.codes.astype(np.int16) - 128).astype(np.int8), packed.scales)
+
+
+def build_llm(gguf: Path, out: Path, *, quant: Quant, progress: Progress | None = None) -> None:
+    """Build the model folder `out` from the GGUF file `gguf`.
+
+    quant: "f32" keeps every dequantised weight; "served" is what runs in the car. `progress` gets (step, share 0..1).
+    Raises InputError when the file cannot be read or its architecture is not known.
+    """
+    report = progress or (lambda step, share: None)
+    checkpoint = Checkpoint.open(gguf)
+    shape = checkpoint.shape()
+    out.mkdir(parents=True, exist_ok=True)
+    report("tokenizer", 0.0)
+    write_tokenizer(checkpoint, out)
+    has_template = write_chat_template(checkpoint, out)
+    report("weights", 0.1)
+    weights = FullWeights(checkpoint, shape) if quant == "f32" else ServedWeights(checkpoint, shape)
+    with WeightFile(out / "model.bin") as file:
+        save(DecoderGraph(checkpoint, shape, weights, Emitter(file)).body(), out / "model.onnx")
+        report("head", 0.7)
+        quick, table = weights.head()
+        save(HeadGraph(shape, quick, table, Emitter(file)).emit(), out / "head.onnx")
+    config = model_config(checkpoint, shape, quant, has_template)
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    report("done", 1.0)
+
+
+def model_config(checkpoint: Checkpoint, shape: DecoderShape, quant: Quant, has_template: bool) -> dict[str, object]:
+    """What the engine must know beside the graphs; read by models/engines/causal_lm.py."""
+    tokens = checkpoint.field("tokenizer.ggml.tokens")
+    bos, eos = (checkpoint.field(f"tokenizer.ggml.{key}_token_id") for key in ("bos", "eos"))
+    return {
+        "architecture": shape.architecture,
+        "quant": quant,
+        "layers": shape.layers,
+        "kv_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "hidden": shape.hidden,
+        "vocab": shape.vocab,
+        "context_tokens": shape.context,
+        "stop_ids": checkpoint.stop_ids(),
+        "bos_id": bos,
+        "bos_token": "" if bos is None else tokens[bos],
+        "eos_token": "" if eos is None else tokens[eos],
+        "add_bos": bool(checkpoint.field("tokenizer.ggml.add_bos_token", False)),
+        "chat_template": has_template,
+    }

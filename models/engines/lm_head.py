@@ -1,0 +1,49 @@
+"""The head graph at run time: from a hidden state to the next token, over the whole vocabulary or over given ids."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+F32 = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+MODE_PLAIN, MODE_FEW, MODE_MANY, MODE_SCORE, MODE_FULL = range(5)
+"""As in the built graph: see models/build/llm_head.py."""
+FEW_LIMIT = 4096
+"""Up to this many allowed ids it is cheaper to read their exact rows than to multiply with the whole quick head."""
+NO_IDS: Ids = np.empty(0, np.int64)
+
+
+class LmHead:
+    """Owns the head session. Every call takes hidden (R, hidden) float32 and leaves it as it was."""
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        self._session = session
+        self._modes = [np.array([mode], np.int64) for mode in range(5)]
+
+    def _run(self, hidden: F32, mode: int, allowed: Ids) -> tuple[Ids, F32]:
+        feed = {"hidden": hidden, "mode": self._modes[mode], "allowed": allowed}
+        ids, values = self._session.run(["ids", "values"], feed)
+        return ids, values
+
+    def best(self, hidden: F32, allowed: Ids | None = None) -> int:
+        """The arg-max token of the last row, among `allowed` (int64, not empty) when given."""
+        if allowed is None:
+            mode, allowed = MODE_PLAIN, NO_IDS
+        else:
+            mode = MODE_FEW if allowed.size <= FEW_LIMIT else MODE_MANY
+        return int(self._run(hidden, mode, allowed)[0][-1, 0])
+
+    def top(self, hidden: F32) -> tuple[Ids, F32]:
+        """The shortlist (R, K), best first, with exact logits."""
+        return self._run(hidden, MODE_PLAIN, NO_IDS)
+
+    def log_probabilities(self, hidden: F32, targets: Ids) -> F32:
+        """Log-probability (R,) of `targets` (R,) over the whole vocabulary, nats."""
+        return self._run(hidden, MODE_SCORE, targets)[1][:, 0]
+
+    def logits(self, hidden: F32) -> F32:
+        """All logits (R, vocab): for measuring quality only; they are large."""
+        return self._run(hidden, MODE_FULL, NO_IDS)[1]
