@@ -1,8 +1,8 @@
 """Reading CTranslate2's `model.bin`: named arrays behind a small header, little-endian, no compression.
 
-Layout (binary version 6): u32 version, string spec, u32 revision, u32 count, then per variable: string name, u8 rank, u32 dimension x
-rank, u8 dtype, u32 byte count, the bytes; then u32 count of aliases: string alias, string name. A string is a u16 length that counts
-its closing zero byte. Source: the writer in CTranslate2's `specs/model_spec.py`.
+Layout (binary version 6): u32 version, string spec, u32 revision, u32 count, then per variable: string name, u8 rank,
+u32 dimension x rank, u8 dtype, u32 byte count, the bytes; then u32 count of aliases: string alias, string name. A
+string is a u16 length that counts its closing zero byte. Source: the writer in CTranslate2's `specs/model_spec.py`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class _Reader:
         end = self._at + size_bytes
         if end > self._data.size:
             raise InputError(
-                f"{self._path} is cut short: {end} bytes expected, {self._data.size} there; fetch it again with `cockpit models fetch`"
+                f"{self._path} is cut short: {end} bytes expected, {self._data.size} there; "
+                "fetch it again with `cockpit models fetch`"
             )
         part = self._data[self._at : end]
         self._at = end

@@ -1,13 +1,14 @@
 """Whisper checkpoint (CTranslate2 layout) -> two ONNX graphs of our own.
 
-encoder.onnx   mel (1, bands, 2T) -> cross_key_i, cross_value_i (1, heads, T, head_dim) for every decoder layer. The positional
-               table is sliced to T, so cost follows the speech; the decoder's cross projections run here, once per utterance.
-decoder.onnx   tokens (1, S) at `positions` (1, S), the shared self-attention cache and the cross keys and values -> the best TOP_K
-               tokens of the last position with their raw logits, the log-sum-exp of all logits, and the no-speech logit.
-               `bias` (V,) is added to the logits before top-k: masks (-inf) and boosts, never seen by the log-sum-exp.
+encoder.onnx   mel (1, bands, 2T), positions (T,): rows of the positional table, log_count (1, 1, 1, T): added to the
+               attention's scores -> cross_key_i, cross_value_i (1, heads, T, head_dim) of every decoder layer, made
+               once per utterance. Cost follows T, and T follows the speech: one row can stand for many of the 30 s.
+decoder.onnx   tokens (1, S) at `positions` (1, S), log_count, the shared self-attention cache, the cross keys and
+               values -> the best TOP_K tokens of the last position with logit + bias, the log-sum-exp of all its
+               logits and the no-speech logit. `bias` (V,) holds masks (-inf) and boosts; the log-sum-exp never sees it.
 
-The vocabulary ends before the timestamps: this runtime never asks for them. Matrices are int8 in blocks (MatMulNBits, int8
-activations); convolutions, norms, the token table's gather and attention stay float32. `precision="f32"` keeps all in float32.
+The vocabulary ends before the timestamps: this runtime never asks for them. Matrices are int8 in blocks (MatMulNBits,
+int8 activations); convolutions, norms and attention stay float32. `precision="f32"` keeps everything in float32.
 """
 
 from __future__ import annotations
@@ -96,7 +97,10 @@ class _Graph:
 
 
 def quantise_blocks(weight: NDArray[np.float32], block: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Symmetric 8 bits along the last axis: (n, k) -> uint8 (n, k/block, block) around 128, float32 scales (n * k/block,)."""
+    """Symmetric 8 bits along the last axis.
+
+    weight (n, k) -> uint8 (n, k/block, block) around 128, float32 scales (n * k/block,).
+    """
     rows, columns = weight.shape
     if columns % block:
         raise InputError(f"cannot quantise {columns} columns in blocks of {block}")
@@ -132,13 +136,17 @@ def _build_encoder(model: Ct2Model, path: Path, precision: Precision) -> None:
     x = g.op("Transpose", [x], "conv_rows", perm=[0, 2, 1])
     table = g.op("Gather", [g.weight("position_table", positions), "positions"], "position_rows", axis=0)
     x = g.op("Add", [x, table], "embedded")
+    length = g.op("Shape", [x], "length", start=1, end=2)
+    square = g.op("Concat", [g.ints(1, 1), length, length], "square", axis=0)
+    mass = g.op("Expand", ["log_count", square], "mass")
     for i in range(_layers(model, "encoder")):
         source, at = f"encoder/layer_{i}", f"e{i}"
         y = g.norm(x, f"{source}/self_attention/layer_norm", f"{at}/norm")
         y = g.layer_linear(y, f"{source}/self_attention/linear_0", f"{at}/qkv")
         parts = [f"{at}/{part}" for part in "qkv"]
         g.op("Split", [y], [f"{p}_part" for p in parts], axis=-1, num_outputs=3)
-        y = g.op("MultiHeadAttention", [f"{p}_part" for p in parts], f"{at}/mha", "com.microsoft", num_heads=heads)
+        operands = [*(f"{p}_part" for p in parts), "", "", mass]
+        y = g.op("MultiHeadAttention", operands, f"{at}/mha", "com.microsoft", num_heads=heads)
         y = g.layer_linear(y, f"{source}/self_attention/linear_1", f"{at}/proj")
         x = g.op("Add", [x, y], f"{at}/attended")
         x = g.feed_forward(x, f"{source}/ffn", f"{at}/ffn")
@@ -152,7 +160,8 @@ def _build_encoder(model: Ct2Model, path: Path, precision: Precision) -> None:
             g.op("Transpose", [rows], f"cross_{part}_{i}", perm=[0, 2, 1, 3])
             outputs.append(_value(f"cross_{part}_{i}", (1, heads, "T", positions.shape[1] // heads)))
     mel = _value("mel", (1, model.variables["encoder/conv1/weight"].shape[1], "frames"))
-    g.save(path, [mel, _value("positions", ("T",), TensorProto.INT64)], outputs)
+    rows = _value("positions", ("T",), TensorProto.INT64)
+    g.save(path, [mel, rows, _value("log_count", (1, 1, 1, "T"))], outputs)
 
 
 def _build_decoder(model: Ct2Model, path: Path, precision: Precision, vocabulary: int, no_speech: int) -> None:
@@ -167,6 +176,7 @@ def _build_decoder(model: Ct2Model, path: Path, precision: Precision, vocabulary
         _value("last_index", (1,), TensorProto.INT32),
         _value("total", (), TensorProto.INT32),
         _value("bias", (vocabulary,)),
+        _value("log_count", (1, 1, 1, "T")),
     ]
     outputs = [_value("values", (1, TOP_K)), _value("ids", (1, TOP_K), TensorProto.INT64)]
     outputs += [_value("log_sum_exp", (1, 1)), _value("no_speech_logit", (1, 1))]
@@ -175,6 +185,8 @@ def _build_decoder(model: Ct2Model, path: Path, precision: Precision, vocabulary
     x = g.op(
         "Add", [x, g.op("Gather", [g.weight("position_table", positions), "positions"], "position_rows")], "embedded"
     )
+    count, length = g.op("Shape", ["tokens"], "count", start=1), g.op("Shape", ["log_count"], "length", start=3)
+    mass = g.op("Expand", ["log_count", g.op("Concat", [g.ints(1, 1), count, length], "square", axis=0)], "mass")
     for i in range(_layers(model, "decoder")):
         source, at = f"decoder/layer_{i}", f"d{i}"
         for part in ("key", "value"):
@@ -193,7 +205,7 @@ def _build_decoder(model: Ct2Model, path: Path, precision: Precision, vocabulary
         x = g.op("Add", [x, g.layer_linear(y, f"{source}/self_attention/linear_1", f"{at}/proj")], f"{at}/attended")
         y = g.norm(x, f"{source}/attention/layer_norm", f"{at}/cross_norm")
         y = g.layer_linear(y, f"{source}/attention/linear_0", f"{at}/cross_q")
-        cross = [y, f"cross_key_{i}", f"cross_value_{i}"]
+        cross = [y, f"cross_key_{i}", f"cross_value_{i}", "", "", mass]
         y = g.op("MultiHeadAttention", cross, f"{at}/cross", "com.microsoft", num_heads=heads)
         x = g.op("Add", [x, g.layer_linear(y, f"{source}/attention/linear_2", f"{at}/cross_proj")], f"{at}/crossed")
         x = g.feed_forward(x, f"{source}/ffn", f"{at}/ffn")
@@ -245,7 +257,8 @@ def build_whisper(
 ) -> None:
     """Write encoder.onnx, decoder.onnx, config.json and tokenizer.json into `out` (made if missing).
 
-    `progress(what, share)` is told the step and the share done in [0, 1]. Raises InputError for a checkpoint it cannot read.
+    `progress(what, share)` is told the step and the share done in [0, 1]. Raises InputError for a checkpoint it cannot
+    read.
     """
     tell = progress or (lambda what, share: None)
     tell("reading the checkpoint", 0.0)

@@ -29,7 +29,7 @@ def _mel_to_hz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=4)
 def mel_filters(bands: int = MEL_BANDS) -> NDArray[np.float32]:
-    """Triangular filters (bins, bands) float32 with equal area, over the WINDOW_SAMPLES/2+1 bins of the power spectrum."""
+    """Triangular filters (bins, bands) float32 with equal area, over the power spectrum's WINDOW_SAMPLES/2+1 bins."""
     bins_hz = np.fft.rfftfreq(WINDOW_SAMPLES, 1.0 / RATE_HZ)
     top = _hz_to_mel(np.array([RATE_HZ / 2.0]))[0]
     edges_hz = _mel_to_hz(np.linspace(0.0, top, bands + 2))
@@ -45,10 +45,10 @@ def _window() -> NDArray[np.float32]:
 
 
 def log_mel(samples: NDArray[np.float32], frames: int, bands: int = MEL_BANDS) -> NDArray[np.float32]:
-    """Spectrogram (1, bands, frames) float32 of `samples` (n,) at 16 kHz followed by silence up to `frames` hops of 10 ms.
+    """Spectrogram (1, bands, frames) float32 of `samples` (n,) at 16 kHz and silence up to `frames` hops of 10 ms.
 
-    Audio beyond `frames` hops is left out. As in the reference the signal is centred by mirroring its edges and the values
-    are clamped to 8 decades below the loudest one.
+    Audio beyond `frames` hops is left out. As in the reference the signal is centred by mirroring its edges and the
+    values are clamped to 8 decades below the loudest one.
     """
     length = frames * HOP_SAMPLES
     padded = np.zeros(length + WINDOW_SAMPLES, dtype=np.float32)

@@ -1,32 +1,35 @@
 """Whisper on ONNX Runtime: one encoder run per utterance, then a greedy decode loop over a preallocated cache.
 
-Files in the model folder: encoder.onnx, decoder.onnx, config.json, tokenizer.json (see models/build/whisper.py for the shapes).
-The encoder sees the speech and a short pad of silence instead of 30 s; what the pad must be was measured (see PAD_S).
+Files in the model folder: encoder.onnx, decoder.onnx, config.json, tokenizer.json (shapes: models/build/whisper.py).
+The encoder sees the speech and 2 s that stand for the silence up to 30 s (see TAIL_ROWS). Chinese comes out simplified.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
+from opencc import OpenCC
 from tokenizers import Tokenizer
 
 from models.engines.base import Audio, Hypothesis
 from models.engines.logmel import HOP_SAMPLES, RATE_HZ, log_mel
 from models.errors import InputError, ModelMissing, StartupError
 
-PAD_S = 8.0
-"""Silence the encoder sees after the last sample; less makes Whisper repeat or drop the last word."""
-MIN_CONTEXT_S = 10.0
-"""Shortest input of the encoder: below it the words of short commands change."""
-TAIL = 0
+PAD_S = 1.0
+"""Silence that follows the last sample at full resolution."""
+TAIL_ROWS = 50
+"""Rows of silence, spread evenly over the rest of the 30 s that Whisper was trained to see. Without them it cannot tell
+that the speech is over and repeats itself: 1 s of plain padding gives 20 runaway texts over 48 recorded commands."""
+TAIL_MASS = 0.5
+"""Each spread row stands for the rows it replaces: its attention score gets this share of the log of their count."""
 MAX_WINDOW_S = 29.0
 MIN_SPEECH_S = 0.1
 MIN_PEAK = 1e-3
@@ -176,12 +179,13 @@ class WhisperEngine:
         self._tokenizer = tokenizer
         self._encoder = encoder
         self._decoder = decoder
-        self.encoder_frames = 0
-        """Mel frames the last encoder run saw: what its cost is proportional to."""
+        self._simplified = OpenCC("t2s")
+        self.encoder_rows = 0
+        """Positions of 20 ms the last encoder run saw: what its cost is proportional to."""
 
     @classmethod
     def load(cls, model_dir: Path, *, threads: int = 2, provider: str = "cpu") -> WhisperEngine:
-        """Open a built model. Raises ModelMissing when a file is not there, StartupError for a provider that will not run."""
+        """Open a built model. Raises ModelMissing for a missing file, StartupError for a provider that will not run."""
         config_path = model_dir / "config.json"
         if not config_path.is_file():
             raise ModelMissing(f"{config_path} is missing; run `cockpit models build whisper-base`")
@@ -227,24 +231,19 @@ class WhisperEngine:
             raise InputError(f"unknown languages {unknown}; this model knows {sorted(self.config.languages)}")
 
     def _encode(self, samples: Audio) -> None:
-        """Run the encoder over `samples` and its pad, and hand the cross keys and values to the decoder."""
-        seconds = max(MIN_CONTEXT_S, samples.size / RATE_HZ + PAD_S)
-        frames = min(2 * self.config.encoder_positions, 2 * int(np.ceil(seconds * RATE_HZ / HOP_SAMPLES / 2)))
+        """Run the encoder over `samples` and the silence behind, and hand the cross keys and values to the decoder."""
+        rows, log_count = context_rows(samples.size, self.config.encoder_positions)
+        self.encoder_rows = rows.size
+        mass = ort.OrtValue.ortvalue_from_numpy(log_count.reshape(1, 1, 1, -1))
         binding = self._encoder.io_binding()
-        binding.bind_cpu_input("mel", log_mel(samples, frames, self.config.mel_bands))
-        binding.bind_cpu_input("positions", self._positions(frames // 2))
+        binding.bind_cpu_input("mel", log_mel(samples, 2 * rows.size, self.config.mel_bands))
+        binding.bind_cpu_input("positions", rows)
+        binding.bind_ortvalue_input("log_count", mass)
         names = [meta.name for meta in self._encoder.get_outputs()]
         for name in names:
             binding.bind_output(name)
         self._encoder.run_with_iobinding(binding)
-        self.encoder_frames = frames
-        self._decoder.begin(dict(zip(names, binding.get_outputs(), strict=True)))
-
-    def _positions(self, length: int) -> NDArray[np.int64]:
-        """Rows of the positional table for `length` encoder positions of 20 ms: the first ones, then the table's last TAIL."""
-        tail = min(TAIL, length)
-        end = self.config.encoder_positions
-        return np.concatenate([np.arange(length - tail), np.arange(end - tail, end)]).astype(np.int64)
+        self._decoder.begin({**dict(zip(names, binding.get_outputs(), strict=True)), "log_count": mass})
 
     def _text_bias(self) -> NDArray[np.float32]:
         bias = np.zeros(self.config.vocabulary, np.float32)
@@ -274,6 +273,8 @@ class WhisperEngine:
             [language_token, special["transcribe"], special["no_timestamps"]], samples.size, cancelled
         )
         text = self._tokenizer.decode(tokens, skip_special_tokens=True).strip()
+        if language == "zh":
+            text = self._simplified.convert(text)
         average = logprob / (len(tokens) + 1)
         if not believable(text, average, no_speech):
             return Hypothesis("", language, average, no_speech)
@@ -307,6 +308,18 @@ def believable(text: str, avg_logprob: float, no_speech: float) -> bool:
         return False
     raw = text.encode("utf-8")
     return len(raw) < 40 or len(raw) / len(zlib.compress(raw)) < COMPRESSION_LIMIT
+
+
+def context_rows(samples: int, positions: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Rows of the positional table for `samples` of speech, and the log of how many rows each stands for (x TAIL_MASS).
+
+    Both (T,): every row of the speech and its pad, then TAIL_ROWS spread to the table's end.
+    """
+    head = min(positions, math.ceil((samples / RATE_HZ + PAD_S) * RATE_HZ / (2 * HOP_SAMPLES)))
+    count = min(TAIL_ROWS, positions - head)
+    tail = np.rint(np.linspace(head, positions - 1, count)).astype(np.int64)
+    mass = TAIL_MASS * math.log((positions - head) / count) if count else 0.0
+    return np.concatenate([np.arange(head), tail]), np.repeat(np.array([0.0, mass], np.float32), [head, count])
 
 
 def split_windows(samples: Audio) -> list[Audio]:
