@@ -73,6 +73,10 @@ class Queues:
         self.waiting |= 1 << request.task
         self.high_water[request.task] = max(self.high_water[request.task], len(heap))
 
+    def head(self, task: int) -> Request:
+        """The request that is next in the task's queue, which must not be empty."""
+        return self.requests[slot_of(self.heaps[task][0])]
+
     def pop(self, task: int) -> Request:
         heap = self.heaps[task]
         key = heapq.heappop(heap)

@@ -262,6 +262,14 @@ class Arbiter:
     def arm(self) -> Arm:
         return self.policy.arms[self.policy.arm]
 
+    def lane_index(self, task: int) -> int:
+        """The lane in force for a task, as an index into `lanes`."""
+        return self._lane[task]
+
+    def policy_changed(self) -> None:
+        """Call after changing `policy` from outside (restore, reset): puts its arm in force."""
+        self._apply_arm()
+
     def _apply_arm(self) -> None:
         """Give every idle task its lane under the policy's arm; a running one changes when it leaves its lane."""
         arm = self.arm

@@ -63,7 +63,7 @@ def plan_memory(config: ArbiterConfig, total_bytes: int, footprints: Sequence[Fo
         parts = " + ".join(f"activations of {task} {_mb(size)}" for task, size in activations.items())
         raise StartupError(
             f"weights {_mb(plan.weight_bytes)} + {parts} + KV {_mb(plan.arena_bytes)} = {_mb(plan.total_bytes)} MB, "
-            f"the limit is {_mb(limit)} MB ({config.limits.max_gpu_memory_percent:g} % of {_mb(total_bytes)} MB): "
+            f"the limit is {limit >> 20} MB ({config.limits.max_gpu_memory_percent:g} % of {_mb(total_bytes)} MB): "
             "lower the contexts or raise max_gpu_memory_percent"
         )
     return plan

@@ -1,0 +1,198 @@
+"""The arbiter at work: threads ask for a lane, wait their turn, yield at boundaries and give the lane back.
+
+with dispatcher.lease("dialogue_task", session="s1", kv_bytes=n) as lease:
+    for token in ...:
+        if not lease.boundary():    # a plain attribute read unless somebody more urgent runs
+            break
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from cockpit.arbiter.arbiter import Arbiter
+from cockpit.arbiter.requests import REFUSED, RELEASE, RUNNING, STOP, YIELD, Request
+from cockpit.arbiter.status import Status, snapshot
+from cockpit.device.base import YieldGate
+from models.errors import CockpitError
+
+_REPORT_EVERY = 16
+"""Boundaries between two reports to the arbiter while the gate is open."""
+_TICK_S = 0.25
+
+
+class Refused(CockpitError):
+    """The arbiter did not admit a request, or gave it up while it waited. The message is its reason."""
+
+
+class Lease:
+    """A granted lane. One thread holds it. `lane`: name of the lane to run in (as created at start)."""
+
+    __slots__ = ("_dispatcher", "_pending", "_since", "gate", "request", "stopped")
+
+    def __init__(self, dispatcher: Dispatcher, request: Request, gate: YieldGate) -> None:
+        self._dispatcher = dispatcher
+        self._pending = 0
+        self._since = 0
+        self.request = request
+        self.gate = gate
+        self.stopped = ""
+
+    @property
+    def lane(self) -> str:
+        return self._dispatcher.arbiter.lanes[self.request.lane].name
+
+    @property
+    def prefill_chunk_tokens(self) -> int:
+        return self.request.chunk_tokens
+
+    @property
+    def kv_keep_ratio(self) -> float:
+        return self.request.keep_ratio
+
+    def boundary(self, new_tokens: int = 1) -> bool:
+        """At each token (1) or prefill chunk (0), its device work finished. Parks while told to; False: stop here.
+
+        After a stop `stopped` holds the reason. The lane may have changed after a park: read it again.
+        """
+        self._pending += new_tokens
+        self._since += 1
+        if not self.gate.closed and self._since < _REPORT_EVERY:
+            return True
+        self._since = 0
+        pending, self._pending = self._pending, 0
+        return self._dispatcher.report(self, pending)
+
+    def take_pending(self) -> int:
+        """Tokens counted but not reported yet; the count starts anew."""
+        pending, self._pending = self._pending, 0
+        return pending
+
+
+class Dispatcher:
+    """Locks and wakes around one Arbiter. All methods may be called from any thread."""
+
+    def __init__(self, arbiter: Arbiter, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self.arbiter = arbiter
+        self.gates = tuple(YieldGate() for _ in arbiter.tasks)
+        self._clock_ns = clock_ns
+        self._lock = threading.Lock()
+        self._granted = tuple(threading.Event() for _ in arbiter.queues.requests)
+        self._told = 0
+
+    @contextmanager
+    def lease(
+        self, task: str, *, session: str | None = None, kv_bytes: int = 0, expected_ms: float = 0.0
+    ) -> Iterator[Lease]:
+        """Wait for the task's turn and hold its lane for the body. Raises Refused, KeyError for an unknown task."""
+        index = self.arbiter.task_index[task]
+        with self._lock:
+            request = self.arbiter.submit(
+                index, self._clock_ns(), session=session, kv_bytes=kv_bytes, expected_ns=int(expected_ms * 1e6)
+            )
+            if request.state == REFUSED:
+                raise Refused(f"{task}: {request.why}")
+            self._granted[request.slot].clear()
+            self._pump()
+        lease = Lease(self, request, self.gates[index])
+        try:
+            if not self._await(request):
+                raise Refused(f"{task}: {request.why}")
+            yield lease
+        finally:
+            with self._lock:
+                self.arbiter.finish(request, self._clock_ns(), lease.take_pending())
+                self._pump()
+
+    def _await(self, request: Request) -> bool:
+        """Wait until the request may run; False when it was refused meanwhile."""
+        granted = self._granted[request.slot]
+        while not granted.wait(_TICK_S):
+            self.tick()
+        return request.state == RUNNING
+
+    def report(self, lease: Lease, new_tokens: int) -> bool:
+        """The slow side of `Lease.boundary`: tell the arbiter, then do as it says. False: stop."""
+        request = lease.request
+        while True:
+            with self._lock:
+                action = self.arbiter.report(request, self._clock_ns(), new_tokens)
+                if action == RELEASE:
+                    self._granted[request.slot].clear()
+                    self.arbiter.requeue(request, self._clock_ns())
+                    self._pump()
+            new_tokens = 0
+            if action == STOP:
+                lease.stopped = request.why
+                return False
+            if action == YIELD:
+                lease.gate.wait(_TICK_S)
+            elif action == RELEASE:
+                if self._await(request):
+                    return True
+                lease.stopped = request.why
+                return False
+            else:
+                return True
+
+    def _pump(self) -> None:
+        """Start what can start, then bring the gates in step with `yield_bits`. The lock is held."""
+        now_ns = self._clock_ns()
+        while (chosen := self.arbiter.decide(now_ns)) is not None:
+            self._granted[chosen.slot].set()
+        self._sync_gates()
+
+    def _sync_gates(self) -> None:
+        changed = self._told ^ self.arbiter.yield_bits
+        if not changed:
+            return
+        for task, gate in enumerate(self.gates):
+            if changed >> task & 1:
+                if self.arbiter.yield_bits >> task & 1:
+                    gate.close()
+                else:
+                    gate.open()
+        self._told = self.arbiter.yield_bits
+
+    def tick(self) -> None:
+        """Age out, time out, recover. Waiting threads call it themselves; a housekeeping thread may too."""
+        with self._lock:
+            now_ns = self._clock_ns()
+            while (late := self.arbiter.tick(now_ns)) is not None:
+                self._granted[late.slot].set()
+            self._pump()
+
+    # --- orders from outside ---------------------------------------------------------------------------------------
+    def status(self, *, verbose: bool = True) -> Status:
+        with self._lock:
+            return snapshot(self.arbiter, self._clock_ns(), verbose=verbose)
+
+    def pause(self, task: str) -> None:
+        """Start nothing more of `task`. Raises KeyError for an unknown one."""
+        with self._lock:
+            self.arbiter.pause(self.arbiter.task_index[task])
+
+    def resume(self, task: str) -> None:
+        with self._lock:
+            self.arbiter.resume(self.arbiter.task_index[task])
+            self._pump()
+
+    def evict(self, session: str) -> str:
+        """ "evicted", "at its next boundary" or "unknown"."""
+        with self._lock:
+            answer = self.arbiter.evict(session, self._clock_ns())
+            self._pump()
+            return answer
+
+    def reset_policy(self) -> None:
+        with self._lock:
+            self.arbiter.policy.reset()
+            self.arbiter.policy_changed()
+            self._pump()
+
+    def freeze_policy(self, frozen: bool) -> None:
+        with self._lock:
+            self.arbiter.policy.frozen = frozen
