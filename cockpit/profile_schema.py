@@ -31,7 +31,7 @@ def _integer(description: str, low: int, high: int, default: int | None = None) 
     return _number(description, low, high, default) | {"type": "integer"}
 
 
-def _choices(description: str, item: dict[str, Any], default: list[float]) -> dict[str, Any]:
+def _choices(description: str, item: dict[str, Any], default: list[float] | list[bool]) -> dict[str, Any]:
     return {"description": description, "default": default, "anyOf": [item, {"type": "array", "items": item}]}
 
 
@@ -88,6 +88,9 @@ ORCHESTRATION: dict[str, Any] = _object(
                 "l2_window_mb": _choices(
                     "Persisting L2 window for the urgent task's weights.", _item("integer", 0, 128), [0]
                 ),
+                "yielding": _choices(
+                    "Whether a task gives way to an urgent one on units of its own too.", {"type": "boolean"}, [True]
+                ),
             },
         ),
     },
@@ -114,12 +117,8 @@ TASK: dict[str, Any] = _object(
 
 def profile_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a profile file."""
-    made = _plain(Profile.model_json_schema())
-    schema: dict[str, Any] = {
-        **made,
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Cockpit profile",
-    }
+    made = _plain(Profile.model_json_schema()) | {"title": "Cockpit profile"}
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
     schema["properties"]["orchestration"] = ORCHESTRATION
     schema["properties"]["tasks"] = {
         "type": "object",
