@@ -86,6 +86,19 @@ class ContextEncoder:
 
     def encode(self, messages: Sequence[Json]) -> bytes:
         """UTF-8 JSON of the list `messages`, byte for byte what `dumps(list(messages))` gives."""
+        self._take(messages)
+        return b"".join((b"[", self._body, b"]"))
+
+    def encode_in(self, envelope: Mapping[str, Json], key: str, messages: Sequence[Json]) -> bytes:
+        """JSON of `envelope` with `messages` under `key` behind its other keys. Raises ValueError when it has `key`."""
+        if key in envelope:
+            raise ValueError(f"the envelope holds {key!r} already")
+        self._take(messages)
+        head = orjson.dumps(dict(envelope))[:-1]
+        comma = b"," if envelope else b""
+        return b"".join((head, comma, orjson.dumps(key), b":[", self._body, b"]}"))
+
+    def _take(self, messages: Sequence[Json]) -> None:
         kept = self._unchanged(messages)
         del self._messages[kept:], self._ends[kept:]
         del self._body[self._ends[-1] if self._ends else 0 :]
@@ -96,11 +109,6 @@ class ContextEncoder:
             self._ends.append(len(self._body))
             self._messages.append(message)
             self.encoded_messages += 1
-        return b"".join((b"[", self._body, b"]"))
-
-    def encode_in(self, envelope: Mapping[str, Json], key: str, messages: Sequence[Json]) -> bytes:
-        """JSON of `envelope` with `messages` under `key`; only the envelope and new messages are encoded."""
-        return orjson.dumps({**envelope, key: orjson.Fragment(self.encode(messages))})
 
     def _unchanged(self, messages: Sequence[Json]) -> int:
         kept = 0
@@ -109,6 +117,21 @@ class ContextEncoder:
                 break
             kept += 1
         return kept
+
+
+class StateEncoder:
+    """Encodes a table of values of which few change: each value once, when it is set. One owner, not thread-safe."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, bytes] = {}
+
+    def set(self, key: str, value: Json) -> None:
+        """Put `value` under `key`; a known key keeps its place."""
+        self._entries[key] = orjson.dumps(key) + b":" + orjson.dumps(value)
+
+    def encode(self) -> bytes:
+        """UTF-8 JSON of the whole table, keys in the order they were first set."""
+        return b"{" + b",".join(self._entries.values()) + b"}"
 
 
 def json_lines(items: Iterable[Json]) -> bytes:
