@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,11 +26,27 @@ class Hypothesis:
     tokens: tuple[int, ...] = ()
 
 
+def never_cancelled() -> bool:
+    """The hook of a request that is always wanted."""
+    return False
+
+
 class SpeechRecognizer(Protocol):
     """Speech to text on one engine. Not thread-safe: one stage owns it."""
 
-    def transcribe(self, samples: Audio, *, languages: Sequence[str], hotwords: Sequence[str] = ()) -> Hypothesis:
-        """samples: float32 (n,) at 16 kHz, any n >= 0, read only. Returns the best hypothesis in one of `languages`."""
+    def transcribe(
+        self,
+        samples: Audio,
+        *,
+        languages: Sequence[str],
+        hotwords: Sequence[str] = (),
+        cancelled: Callable[[], bool] = never_cancelled,
+    ) -> Hypothesis:
+        """samples: float32 (n,) at 16 kHz, any n >= 0, read only. Returns the best hypothesis in one of `languages`.
+
+        hotwords: phrases to favour, of any language. cancelled: asked between steps of the model; once it returns True
+        the work stops and an empty hypothesis comes back.
+        """
         ...
 
     def warm_up(self) -> None:

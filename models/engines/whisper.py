@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from opencc import OpenCC
 from tokenizers import Tokenizer
 
-from models.engines.base import Audio, Hypothesis
+from models.engines.base import Audio, Hypothesis, never_cancelled
 from models.engines.logmel import HOP_SAMPLES, RATE_HZ, log_mel
 from models.errors import InputError, ModelMissing, StartupError
 
@@ -39,10 +39,6 @@ LOGPROB_LIMIT = -1.0
 COMPRESSION_LIMIT = 2.4
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 Cancelled = Callable[[], bool]
-
-
-def never_cancelled() -> bool:
-    return False
 
 
 @dataclass(frozen=True, slots=True)
