@@ -284,9 +284,10 @@ class SpeakerSink:
         sent = 0
         while True:
             self._room.clear()
-            if generation < self._generation:
-                return False
-            sent += self._ring.write(samples[sent:])
+            with self._lock:  # so that `stop` cuts behind everything that was written before it
+                if generation < self._generation:
+                    return False
+                sent += self._ring.write(samples[sent:])
             if sent == len(samples):
                 return True
             self._room.wait(1.0)
