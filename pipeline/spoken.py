@@ -61,6 +61,7 @@ _ADDRESS = re.compile(
     re.I | re.A,
 )
 _MAIL = re.compile(r"\b(?P<user>[\w.+-]+)@(?P<host>[a-z0-9-]+(?:\.[a-z0-9-]+)+)", re.I | re.A)
+_LINE_BREAKS = re.compile(r"\s*\n\s*")
 _SPACES = re.compile(r"\s+")
 _HAS_SOUND = re.compile(r"[^\W_]")
 
@@ -75,5 +76,6 @@ def spoken(text: str, language: Language) -> str:
     text = _ADDRESS.sub(lambda m: rules.address(m["host"].lower().removeprefix("www.")), text)
     text = rules.before_pictures(text)
     text = _PICTURES.sub(" ", text)
+    text = _LINE_BREAKS.sub(", ", text.strip())
     text = _SPACES.sub(" ", rules.normalise(_SPACES.sub(" ", text).strip())).strip()
     return text if _HAS_SOUND.search(text) else ""

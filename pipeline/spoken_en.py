@@ -137,15 +137,18 @@ def _quantity(m: re.Match[str]) -> str:
 
 def _fraction(m: re.Match[str]) -> str:
     top, bottom = int(m["top"]), int(m["bottom"])
+    if not m["whole"] and 0 < top <= 12 and bottom <= 31 and (bottom > 20 or bottom in (17, 18, 19)):
+        return f"{_MONTHS[top - 1]} {ordinal(bottom)}"  # no one cuts a mile into nineteenths
     if not 0 < top < bottom or bottom > 100:
         return (
             f"{cardinal(m['whole'])} {top}/{bottom}" if m["whole"] else f"{cardinal(m['top'])} {cardinal(m['bottom'])}"
         )
     one, many = _PARTS.get(bottom) or (ordinal(bottom), f"{ordinal(bottom)}s")
     words = f"{cardinal(m['top'])} {one if top == 1 else many}"
+    unit = UNITS.get(m["unit"] or "", ("", ""))
     if not m["whole"]:
-        return words
-    return f"{cardinal(m['whole'])} and " + (f"a {one}" if top == 1 else words)
+        return words + (f"{'' if top == 1 else ' of a'} {unit[0]}" if unit[0] else "")
+    return f"{cardinal(m['whole'])} and {f'a {one}' if top == 1 else words} {unit[1]}".rstrip()
 
 
 def _phone(m: re.Match[str]) -> str:
@@ -169,7 +172,8 @@ def _pinyin(m: re.Match[str]) -> str:
 
 
 def _plain(m: re.Match[str]) -> str:
-    return cardinal(m[0]) if len(m[0].split(".")[0].replace(",", "")) <= 9 else digits(m[0].replace(",", ""))
+    number = m[m.lastindex or 0]
+    return cardinal(number) if len(number.split(".")[0].replace(",", "")) <= 9 else digits(re.sub(r"\D", "", number))
 
 
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
@@ -201,6 +205,8 @@ RULES = _rules(
     (r"\b(in|since|until|till|from|of|year|summer|winter|spring|autumn|fall) ((?:19|20)\d\d)\b(?![.,]?\d|[:%/-])",
      lambda m: f"{m[1]} {year(m[2])}"),
     # times
+    (r"(?<=:\d\d)\s?[-–~]\s?(?=\d)|(?<=\d[ap]m)\s?[-–~]\s?(?=\d)|(?<=\d [AP]M)\s?[-–~]\s?(?=\d)", lambda m: " to "),
+    (r"(?<=\d)\s?[-–~]\s?(?=[$€£¥]\d)", lambda m: " to "),
     (rf"\b(?P<hour>\d{{1,2}}):(?P<minute>\d{{2}})(?::(?P<second>\d{{2}}))?(?:{_HALF})?(?!\d)", _time),
     (rf"\b(?P<hour>\d{{1,2}})(?P<minute>){_HALF}", _time),
     (r"\b24/7\b", lambda m: "twenty-four seven"),
@@ -218,20 +224,25 @@ RULES = _rules(
     (r"(?:#|\bNo\. ?)(\d+)\b", lambda m: f"number {cardinal(m[1])}"),
     # money, fractions, quantities
     (rf"(?P<sign>{_CURRENCY})\s?(?P<amount>{_NUMBER})(?P<scale>\s(?:thousand|million|billion|trillion)\b)?", _money),
-    (r"(?<![\d/.])(?:(?P<whole>\d+) )?(?P<top>\d{1,2})/(?P<bottom>\d{1,3})(?![\d/])", _fraction),
+    (r"(?<![\d/.])(?:(?P<whole>\d+) )?(?P<top>\d{1,2})/(?P<bottom>\d{1,3})(?![\d/])"
+     r"(?:\s?(?P<unit>mi|km|m|ft|gal)\b)?", _fraction),
     (rf"(?:(?P<low>{_SIGNED})(?:{_UNIT})?\s?[-–~]\s?)?(?P<number>{_SIGNED})\s?(?P<unit>{_UNIT})(?![\w²³])", _quantity),
     (r"\b(\d+)(?:st|nd|rd|th)\b", lambda m: ordinal(m[1])),
     (rf"(?<![\w.])({_NUMBER})\s?[–~-]\s?({_NUMBER})(?![\w-]|\.\d)", lambda m: f"{cardinal(m[1])} to {cardinal(m[2])}"),
+    (r"(?<=[a-z])/(h|hr|hour|min|s|day|week|month|year|km|mi|kWh|gal|person)\b",
+     lambda m: f" per {UNITS.get(m[1], (m[1], ''))[0]}"),
     # versions, codes, the rest
     (r"\b[vV]?(\d+(?:\.\d+){2,})\b", lambda m: " point ".join(cardinal(part) for part in m[1].split("."))),
     (r"\b(?P<name>[A-Z]{1,3})-?(?P<number>\d+)(?P<tail>[A-Z])?\b", _named_number),
     (r"\b(\d{1,3})([A-Z])\b", lambda m: f"{road(m[1])} {letters(m[2])}"),
-    (rf"{_SIGNED}(?=x\b)", lambda m: f"{_plain(m)} "),
+    (rf"({_NUMBER})\s?x(?=\s|$)", lambda m: f"{_plain(m)} times"),
+    (rf"({_NUMBER}):({_NUMBER})", lambda m: f"{cardinal(m[1])} to {cardinal(m[2])}"),
+    (rf"{_SIGNED}(?=[A-Za-z])", lambda m: f"{_plain(m)} "),
     (rf"{_SIGNED}", _plain),
     (r"\d", lambda m: f" {digits(m[0])} "),
 )  # fmt: skip
 _ABBREVIATION = re.compile(r"(?<!\w)(?:" + "|".join(re.escape(word) for word in ABBREVIATIONS) + r")(?=\W|$|(?<=/)\w)")
-_UPPER = re.compile(r"\b(?:" + "|".join([*WORDS, *LETTERED]) + r")\b")
+_UPPER = re.compile(r"\b(?:" + "|".join(map(re.escape, [*WORDS, *LETTERED])) + r")\b")
 _SIGN = re.compile("[" + re.escape("".join(SIGNS)) + "]")
 _TIDY = (
     (re.compile(r"\.{2,}"), ","),

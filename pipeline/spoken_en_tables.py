@@ -160,6 +160,7 @@ LETTERED = (
     "LLM",
 )
 WORDS = {
+    "A/C": "ay C",
     "HVAC": "H-vac",
     "WiFi": "wye-fye",
     "Wi-Fi": "wye-fye",

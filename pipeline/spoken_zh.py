@@ -131,7 +131,7 @@ def _quantity(m: re.Match[str]) -> str:
     unit, number = UNITS[m["unit"]], m["number"]
     if "度" in unit and number.startswith("-") and not m["low"]:
         return "零下" + cardinal(number[1:], two="两") + unit
-    low = f"{cardinal(m['low'])}到" if m["low"] else ""
+    low = f"{cardinal(m['low'], two='两')}到" if m["low"] else ""
     return low + cardinal(number, two="两") + unit
 
 
@@ -139,7 +139,8 @@ def _percent(m: re.Match[str]) -> str:
     if m["low"]:
         return f"百分之{cardinal(m['low'])}到百分之{cardinal(m['number'])}"
     sign = "负" if m["number"].startswith("-") else ""
-    return f"{sign}百分之{cardinal(m['number'].removeprefix('-'))}"
+    number = m["number"].removeprefix("-")
+    return f"{sign}百分之{'百' if number == '100' else cardinal(number)}"
 
 
 def _fraction(m: re.Match[str]) -> str:
@@ -150,12 +151,12 @@ def _fraction(m: re.Match[str]) -> str:
 
 
 def _counted(m: re.Match[str]) -> str:
-    low = f"{cardinal(m['low'])}到" if m["low"] else ""
     number, after = m["number"], m.string[m.end() :].lstrip()
-    counted = bool(after) and after[0] in _COUNTED
+    two = "两" if after and after[0] in _COUNTED else "二"
+    low = f"{cardinal(m['low'], two=two)}到" if m["low"] else ""
     if number.startswith("-") and after.startswith("度"):
         return "零下" + cardinal(number[1:], two="两")
-    return low + cardinal(number, two="两" if counted else "二")
+    return low + cardinal(number, two=two)
 
 
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]

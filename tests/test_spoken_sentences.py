@@ -9,7 +9,7 @@ from pipeline.sentences import FIRST_CLAUSE_UNITS, LONGEST_UNITS, ClauseStream, 
 
 CASES: list[tuple[Language, str, list[str]]] = [
     ("en", "Turning left now. Then right.", ["Turning left now.", "Then right."]),
-    ("en", "I will take you there, it takes ten minutes, or so.", ["I will take you there,", "it takes ten minutes, or so."]),
+    ("en", "I will take you there, it takes ten minutes.", ["I will take you there,", "it takes ten minutes."]),
     ("en", "Okay, left.", ["Okay, left."]),
     ("en", "It is 21.5 degrees. Nice!", ["It is 21.5 degrees.", "Nice!"]),
     ("en", "Version 2.1.3 is out. Update?", ["Version 2.1.3 is out.", "Update?"]),

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from models.engines.base import Audio
 from models.engines.espeak import Phonemizer
-from models.errors import ModelMissing
+from models.errors import ModelMissing, StartupError
 
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 SAMPLES_PER_FRAME = 256
 CONTEXT_FRAMES = 12
 FIRST_CHUNK_FRAMES = 24
@@ -58,33 +59,37 @@ class PiperVoice:
     ) -> None:
         self._encoder = encoder
         self._vocoder = vocoder
-        self._config = config
+        self.config = config
         self._phonemizer = phonemizer
         self.sample_rate_hz = config.sample_rate_hz
 
     @classmethod
     def load(
-        cls, model_dir: Path, *, threads: int = 2, phonemizer: Phonemizer, scales: dict[str, float] | None = None
+        cls,
+        model_dir: Path,
+        *,
+        threads: int = 2,
+        provider: str = "cpu",
+        phonemizer: Phonemizer,
+        scales: dict[str, float] | None = None,
     ) -> PiperVoice:
         """Load what `models.build.piper.build_piper` wrote. `scales`: fields of the config to replace.
 
-        Raises ModelMissing.
+        Raises ModelMissing, and StartupError for a provider that will not run.
         """
+        encoder, vocoder = (_session(model_dir / f"{part}.onnx", threads, provider) for part in ("encoder", "vocoder"))
         path = model_dir / "voice.json"
         if not path.is_file():
-            raise ModelMissing(f"no Piper voice in {model_dir}: run `cockpit models fetch`")
+            raise ModelMissing(f"no Piper voice in {model_dir}: run `cockpit models fetch piper-en-joe`")
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         config = replace(PiperConfig(**raw), **(scales or {}))  # type: ignore[arg-type]
-        return cls(
-            _session(model_dir / "encoder.onnx", threads),
-            _session(model_dir / "vocoder.onnx", threads),
-            config,
-            phonemizer,
-        )
+        return cls(encoder, vocoder, config, phonemizer)
 
     def synthesise(self, text: str) -> Iterator[Audio]:
         """Float32 chunks in [-1, 1]: the first of about 0.28 s, the others of 0.84 s. Raises SpeechFailed."""
-        phonemes = self._phonemizer.phonemes(text, self._config.espeak_voice)
+        if not any(character.isalnum() for character in text):
+            return
+        phonemes = self._phonemizer.phonemes(text, self.config.espeak_voice)
         if not any(sign.isalpha() for sign in phonemes):
             return
         latent = self.latent(phonemes)
@@ -96,8 +101,8 @@ class PiperVoice:
 
     def latent(self, phonemes: str) -> NDArray[np.float32]:
         """float32 (1, 192, frames) for IPA phonemes with punctuation."""
-        ids = self._config.ids(phonemes)
-        scales = np.array([self._config.noise_scale, self._config.length_scale, self._config.noise_w], dtype=np.float32)
+        ids = self.config.ids(phonemes)
+        scales = np.array([self.config.noise_scale, self.config.length_scale, self.config.noise_w], dtype=np.float32)
         feeds = {"input": ids, "input_lengths": np.array([ids.shape[1]], dtype=np.int64), "scales": scales}
         latent: NDArray[np.float32] = self._encoder.run(None, feeds)[0]
         return latent
@@ -116,11 +121,18 @@ class PiperVoice:
             pass
 
 
-def _session(path: Path, threads: int) -> ort.InferenceSession:
+def _session(path: Path, threads: int, provider: str) -> ort.InferenceSession:
     if not path.is_file():
-        raise ModelMissing(f"no {path.name} in {path.parent}: run `cockpit models fetch`")
+        raise ModelMissing(f"no {path.name} in {path.parent}: run `cockpit models fetch piper-en-joe`")
+    if provider not in PROVIDERS:
+        raise StartupError(f"unknown provider {provider!r}; known are {', '.join(sorted(PROVIDERS))}")
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    # Spinning threads would take the cores from the language model, which runs at the same time.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    options.log_severity_level = 3
+    session = ort.InferenceSession(str(path), options, providers=[PROVIDERS[provider]])
+    if session.get_providers()[0] != PROVIDERS[provider]:
+        raise StartupError(f"{provider!r} was asked for but {session.get_providers()[0]} runs {path.name}")
+    return session
