@@ -7,6 +7,7 @@ The sections come from `cockpit.profile`; `orchestration` and `tasks` are descri
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ def _integer(description: str, low: int, high: int, default: int | None = None) 
     return _number(description, low, high, default) | {"type": "integer"}
 
 
-def _choices(description: str, item: dict[str, Any], default: list[float] | list[bool]) -> dict[str, Any]:
-    return {"description": description, "default": default, "anyOf": [item, {"type": "array", "items": item}]}
+def _choices(description: str, item: dict[str, Any], default: Sequence[float]) -> dict[str, Any]:
+    return {"description": description, "default": list(default), "anyOf": [item, {"type": "array", "items": item}]}
 
 
 def _item(kind: str, low: float, high: float) -> dict[str, Any]:

