@@ -2,7 +2,7 @@
 
     <root>/sources/<model>/<file>      bytes pinned by the registry
     <root>/built/<model>/...           what a builder made of them, with its fingerprint
-    <root>/downloads/                  parts of unfinished downloads
+    <root>/downloads/, building/       unfinished work; a download goes on from there, a build starts again
 
 Fetching and building belong to the command line and the tests; the serving process only asks for `built()`.
 """
@@ -16,7 +16,6 @@ import inspect
 import os
 import platform
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,18 +170,18 @@ class Store:
             if not force and self.is_built(name):
                 return self.built(name)
             sources = {key: self.source(name, file) for key, file in self._build_files(entry).items()}
-            built = self.root / "built"
-            built.mkdir(parents=True, exist_ok=True)
-            scratch = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=built))
+            target = self.root / "built" / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            scratch = self.root / "building" / name
+            shutil.rmtree(scratch, ignore_errors=True)  # what a killed build left
             try:
                 out = scratch / "new"
-                out.mkdir()
+                out.mkdir(parents=True)
                 for key, value in entry.build.arguments.items():
                     if isinstance(value, ArchiveFolder):
                         sources[key] = extract_folder(sources[key], value.folder, scratch / key)
                 _call_builder(entry.build, sources, out, progress)
                 write_fingerprint(out, self.expected_fingerprint(entry))
-                target = built / name
                 if target.exists():
                     target.rename(scratch / "old")
                 out.rename(target)
