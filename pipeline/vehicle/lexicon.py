@@ -19,7 +19,7 @@ from pipeline.vehicle.places import Places
 
 FUZZY_GROUPS = ("device", "ask", "place", "kind", "feel", "forbid", "music", "unsupported")
 """Groups whose English phrases are also looked for by sound."""
-FUZZY_LIKENESS = 0.8
+FUZZY_LIKENESS = 0.78
 FUZZY_LETTERS = 6
 LONGEST_PHRASE_WORDS = 8
 
@@ -135,15 +135,43 @@ def _overlap(a: Match, b: Match) -> bool:
     return a.start < b.end and b.start < a.end
 
 
+MATCH_PRICE = 0.35
+COST_PRICE = 1.5
+
+
 def _best(found: dict[tuple[int, int], dict[str, float]]) -> list[Match]:
-    spans = sorted(found.items(), key=lambda item: (item[0][0] - item[0][1], min(item[1].values()), item[0][0]))
-    chosen: list[Match] = []
-    for (start, end), tags in spans:
+    """The set of non-overlapping matches that covers most words with fewest, closest matches."""
+    matches: list[Match] = []
+    for (start, end), tags in found.items():
         cost = min(tags.values())
-        match = Match(start, end, frozenset(tag for tag, own in tags.items() if own <= cost + 0.05), cost)
-        if not any(_overlap(match, other) for other in chosen):
-            chosen.append(match)
+        matches.append(Match(start, end, frozenset(tag for tag, own in tags.items() if own <= cost + 0.05), cost))
+    matches.sort(key=lambda match: match.end)
+    ends = max((match.end for match in matches), default=0)
+    best: list[tuple[float, Match | None, int]] = [(0.0, None, 0)] * (ends + 1)
+    by_end: dict[int, list[Match]] = defaultdict(list)
+    for match in matches:
+        by_end[match.end].append(match)
+    for end in range(1, ends + 1):
+        best[end] = (best[end - 1][0], None, end - 1)
+        for match in by_end[end]:
+            score = best[match.start][0] + _weight(match)
+            if score > best[end][0]:
+                best[end] = (score, match, match.start)
+    chosen: list[Match] = []
+    at = ends
+    while at > 0:
+        _, picked, before = best[at]
+        if picked is not None:
+            chosen.append(picked)
+        at = before
     return chosen
+
+
+def _weight(match: Match) -> float:
+    length = match.end - match.start
+    if not _content(match):
+        length *= 0.7
+    return length - COST_PRICE * match.cost - MATCH_PRICE
 
 
 def _free_stretches(words: tuple[str, ...], chosen: list[Match], known: set[str]) -> list[tuple[int, int]]:

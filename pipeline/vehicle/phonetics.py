@@ -115,11 +115,15 @@ _RULES = (
 )
 
 
+def spelled_out(words: tuple[str, ...]) -> str:
+    """The words run together, a lone letter written as its name sounds."""
+    return "".join(_LETTER_NAMES.get(word, word) for word in words)
+
+
 @lru_cache(maxsize=8192)
 def english_code(words: tuple[str, ...]) -> str:
     """Consonants of the words run together, voiced and voiceless alike, the first vowel kept as 'a'."""
-    joined = "".join(_LETTER_NAMES.get(word, word) for word in words)
-    joined = re.sub(r"[^a-z]", "", joined)
+    joined = re.sub(r"[^a-z]", "", spelled_out(words))
     for pattern, replacement in _RULES:
         joined = re.sub(pattern, replacement, joined)
     head = "a" if joined[:1] in "aeiou" else joined[:1]
@@ -132,5 +136,5 @@ def english_likeness(heard: tuple[str, ...], wanted: tuple[str, ...]) -> float:
     """0..1: the mean of the likeness of sound codes and of letters."""
     code_a, code_b = english_code(heard), english_code(wanted)
     sound = Levenshtein.normalized_similarity(code_a, code_b)
-    letters = Levenshtein.normalized_similarity("".join(heard), "".join(wanted))
+    letters = Levenshtein.normalized_similarity(spelled_out(heard), spelled_out(wanted))
     return 0.6 * sound + 0.4 * letters

@@ -164,7 +164,7 @@ class SignalAccess:
         return self.backend.read(path)
 
     def check(self, path: str, value: object) -> Value:
-        """The value in the leaf's own type. Raises SignalError("forbidden" | "wrong_type" | "out_of_range" | "moving")."""
+        """The value in the leaf's own type. Raises SignalError("forbidden" | "wrong_type" | "out_of_range" | "forbidden_while_moving")."""
         signal = self.signals.get(path)
         if signal is None or not signal.writable:
             raise SignalError("forbidden", path)
@@ -176,7 +176,7 @@ class SignalAccess:
             if (low is not None and checked < low) or (high is not None and checked > high):
                 raise SignalError("out_of_range", path, {"min": low, "max": high, "unit": signal.unit, "asked": checked})
         if signal.stationary_unless is not None and checked != signal.stationary_unless and self.moving():
-            raise SignalError("moving", path)
+            raise SignalError("forbidden_while_moving", path)
         return checked
 
     def moving(self) -> bool:
