@@ -112,6 +112,21 @@ def test_profile_show_and_explain(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean asr.model" in err
 
 
+def test_profile_diff(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("extends: cpu\nasr: {languages: [zh]}\norchestration: {clusters: {cores_b: null}}\n"
+                    "tasks: {dialogue_task: {affinity_mask: cores_a}}\n")  # fmt: skip
+    rows = json.loads(run(capsys, "profile", "diff", str(mine), "cpu", "--json")[1])["differences"]
+    assert [row["key"] for row in rows] == [
+        "asr.languages", "tasks.dialogue_task.affinity_mask", "orchestration.clusters.cores_b",
+    ]  # fmt: skip
+    assert rows[0]["value"] == ["zh"]
+    assert rows[0]["set_at"] == "mine.yaml:2"
+    assert rows[2]["value"] is None
+    assert "mine.yaml:2" in run(capsys, "profile", "diff", str(mine), "cpu")[1]
+    assert run(capsys, "profile", "diff", "cpu", "cpu")[1] == "no difference\n"
+
+
 # --- doctor --------------------------------------------------------------------------------------------------------
 def test_doctor_names_a_command_for_everything_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

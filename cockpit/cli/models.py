@@ -92,25 +92,30 @@ def build(
     store = Store.open()
     report = []
     for entry in _chosen(store, names, everything=False):
-        if not json and entry.build is not None and (force or not store.is_built(entry.name)):
+        work = entry.build is not None and (force or not store.is_built(entry.name))
+        if work and not json:
             sys.stderr.write(f"{entry.name}: building\n")
         start = time.monotonic()
         folder = store.build(entry.name, force=force, progress=None if json else _tell_step)
-        report.append({"name": entry.name, "folder": folder, "seconds": round(time.monotonic() - start, 1)})
+        seconds = round(time.monotonic() - start, 1)
+        report.append({"name": entry.name, "folder": folder, "new": work, "seconds": seconds})
         if not json:
-            sys.stderr.write(f"{entry.name}: built in {report[-1]['seconds']} s -> {folder}\n")
+            sys.stderr.write(f"{entry.name}: " + (f"built in {seconds} s\n" if work else "already built\n"))
     if json:
         print_json({"models": report, "cache": store.root})
 
 
 @app.command()
 def verify(names: Names = None, json: JsonFlag = False) -> None:
-    """Hash every source file again and check every build's fingerprint. Exit code 3 when anything is wrong."""
+    """Hash every source file again and check every build's fingerprint. Exit code 3 when anything is wrong.
+
+    Without names: the default set, and whatever else is ready or was built here.
+    """
     store = Store.open()
     if names:
         chosen = _chosen(store, names, everything=False)
     else:
-        chosen = [entry for entry in store.registry.models if entry.default or store.is_fetched(entry.name)]
+        chosen = [entry for entry in store.registry.models if entry.default or _state(store, entry) in _IN_USE]
     faults = [fault for entry in chosen for fault in store.verify(entry.name)]
     if json:
         fields = ("model", "path", "problem", "remedy")
@@ -142,6 +147,9 @@ def _state(store: Store, entry: ModelEntry) -> str:
     if store.is_built(entry.name):
         return "built"
     return "stale" if (store.root / "built" / entry.name).is_dir() else "fetched"
+
+
+_IN_USE = frozenset({"ready", "built", "stale"})
 
 
 def _cells(row: dict[str, object]) -> list[object]:

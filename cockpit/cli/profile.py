@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from cockpit.cli.output import JsonFlag, print_json
+from cockpit.cli.output import JsonFlag, print_json, print_table
 from cockpit.profile_explain import Explanation, explain
-from cockpit.profile_load import LoadedProfile, load_profile
+from cockpit.profile_load import LoadedProfile, dotted, load_profile
 from models.errors import ConfigError
 
-app = typer.Typer(help="Check and show profiles.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Check, show and compare profiles.", no_args_is_help=True, rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A profile that ships (cpu) or a path to a YAML file.")]
 
@@ -56,6 +57,50 @@ def show(
         print("\n".join(_lines(loaded, loaded.profile.model_dump(mode="json", exclude={"extends"}), ())))
 
 
+@app.command()
+def diff(
+    name: Name,
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="The profile to compare with.")],
+    json: JsonFlag = False,
+) -> None:
+    """Show the effective values in which two profiles differ, and where each was set."""
+    mine, theirs = load_profile(name), load_profile(other)
+    rows = differences(mine, theirs)
+    if json:
+        fields = ("key", "value", "set_at", "other_value", "other_set_at")
+        print_json({"differences": [dict(zip(fields, row, strict=True)) for row in rows]})
+        return
+    if rows:
+        table = ((key, _text(value), at, _text(another), other_at) for key, value, at, another, other_at in rows)
+        print_table(("key", name, "set at", other, "set at"), table)
+    else:
+        print("no difference")
+
+
+def differences(mine: LoadedProfile, theirs: LoadedProfile) -> list[tuple[str, Any, str, Any, str]]:
+    """(key, value, where set, other value, where set) of every leaf that differs; None: the profile has no such key."""
+    left, right = (
+        dict(_leaves(one.profile.model_dump(mode="json", exclude={"extends"}), ())) for one in (mine, theirs)
+    )
+    changed = [path for path in dict.fromkeys([*left, *right]) if left.get(path) != right.get(path)]
+    return [
+        (dotted(path), left.get(path), _origin(mine, path), right.get(path), _origin(theirs, path)) for path in changed
+    ]
+
+
+def _leaves(node: dict[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _origin(loaded: LoadedProfile, path: tuple[str, ...]) -> str:
+    place = loaded.places.get(path)
+    return f"{place.file.name}:{place.line}" if place else "default"
+
+
 def _explained(found: Explanation) -> str:
     rows = {
         "value": _text(found.value),
@@ -75,9 +120,7 @@ def _lines(loaded: LoadedProfile, node: dict[str, Any], path: tuple[str, ...]) -
         if isinstance(value, dict) and value:
             lines += [f"{indent}{key}:", *_lines(loaded, value, here)]
         else:
-            place = loaded.places.get(here)
-            origin = f"{place.file.name}:{place.line}" if place else "default"
-            lines.append(f"{indent + key + ': ' + _text(value):<48} # {origin}")
+            lines.append(f"{indent + key + ': ' + _text(value):<48} # {_origin(loaded, here)}")
     return lines
 
 
