@@ -29,6 +29,7 @@ class TokenFloor:
         "_priorities",
         "_window_busy_ns",
         "_window_tokens",
+        "below_for_ns",
         "degraded_since_ns",
         "entered",
         "paused",
@@ -44,6 +45,7 @@ class TokenFloor:
         self._window_busy_ns = 0
         self._below_since_ns = -1
         self._above_since_ns = -1
+        self.below_for_ns = 0
         self.degraded_since_ns = -1
         self.entered = 0
         self.paused = 0
@@ -63,6 +65,7 @@ class TokenFloor:
     def idle(self, now_ns: int) -> bool:
         """Nothing generates: after a while the paused come back, one at a time. True when `paused` changed."""
         self._below_since_ns = -1
+        self.below_for_ns = 0
         return self._recover(now_ns)
 
     def _judge(self, task: int, now_ns: int) -> bool:
@@ -71,11 +74,13 @@ class TokenFloor:
             if self._below_since_ns < 0:
                 # The window that was just judged lay below too.
                 self._below_since_ns = now_ns - _SECOND_NS
+            self.below_for_ns = now_ns - self._below_since_ns
             if now_ns - self._below_since_ns >= BELOW_NS:
                 self._below_since_ns = now_ns
                 return self._pause_one(task, now_ns)
             return False
         self._below_since_ns = -1
+        self.below_for_ns = 0
         if self.rate >= self._floor * RECOVER_MARGIN:
             return self._recover(now_ns)
         self._above_since_ns = -1

@@ -24,6 +24,7 @@ _BAR_EPOCHS: Final = 32
 _MEMORY: Final = 200
 """Epochs an arm remembers: older ones fade, so that a machine that ages is learnt again."""
 _MISSED_COST: Final = 10.0
+_URGENT_WEIGHT: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,23 +153,26 @@ class Policy:
         return self._requests >= self._every
 
     def cost(self, rate_tokens_per_s: float = 0.0, floor_tokens_per_s: float = 0.0) -> float:
-        """Price of the epoch so far: urgent load (mean plus jitter), the others' load, and the token floor."""
+        """Price of the epoch so far: urgent load (mean plus jitter), the others' load, token floor, missed SLAs."""
         price = 0.0
         if self._urgent:
             mean = self._sum_urgent / self._urgent
             jitter = sqrt(max(0.0, self._sum_sq / self._urgent - mean * mean))
-            price += mean + 2.0 * jitter
+            price += _URGENT_WEIGHT * (mean + 2.0 * jitter)
         others = self._requests - self._urgent
         if others:
             price += self._sum / others
         if floor_tokens_per_s > 0 and rate_tokens_per_s > 0:
             price += max(0.0, floor_tokens_per_s / rate_tokens_per_s - 1.0)
-        return price
+        return price + (_MISSED_COST if self._broken() else 0.0)
+
+    def _broken(self) -> bool:
+        return self._misses >= _MISS_MINIMUM and self._misses > _MISS_SHARE * self._requests
 
     def choose(self, memory_short: bool, rate_tokens_per_s: float = 0.0, floor_tokens_per_s: float = 0.0) -> bool:
         """Close the epoch and pick the arm of the next one. True when the arm changed."""
-        broken = self._misses >= _MISS_MINIMUM and self._misses > _MISS_SHARE * self._requests
-        cost = self.cost(rate_tokens_per_s, floor_tokens_per_s) + (_MISSED_COST if broken else 0.0)
+        broken = self._broken()
+        cost = self.cost(rate_tokens_per_s, floor_tokens_per_s)
         stats = self._stats[self.context][self.arm]
         stats.add(cost)
         self.epoch += 1
@@ -177,16 +181,17 @@ class Policy:
         self.context = (1 if memory_short else 0) | (2 if crowded else 0)
         self._clear()
         before = self.arm
+        if self.frozen:
+            return False
         if broken and before != 0:
             self._bar(stats)
             return True
-        if not self.frozen:
-            self.arm = self._best()
+        self.arm = self._best()
         return self.arm != before
 
     def red_line(self) -> bool:
         """A red line was about to break under this arm: leave it now for the safe one. True when the arm changed."""
-        if self.arm == 0:
+        if self.arm == 0 or self.frozen:
             return False
         self._bar(self._stats[self.context][self.arm])
         self._clear()
@@ -207,9 +212,14 @@ class Policy:
         if not open_arms:
             return 0
         total = sum(rows[i].count for i in open_arms)
-        noise = sqrt(max(1e-12, sum(rows[i].spread for i in open_arms) / len(open_arms)))
-        width = max(noise, 0.01 * min(rows[i].mean for i in open_arms))
-        return min(open_arms, key=lambda i: rows[i].mean - width * sqrt(2.0 * log(total + 1.0) / rows[i].count))
+        least = (0.02 * min(rows[i].mean for i in open_arms)) ** 2
+
+        def bound(index: int) -> float:
+            row = rows[index]
+            # An arm tried a few times only may look calmer than it is: its spread counts as 2 % at the least.
+            return row.mean - sqrt(max(row.spread, least) * log(total + 1.0) / row.count)
+
+        return min(open_arms, key=bound)
 
     def reset(self) -> None:
         """Forget everything learnt and go back to the safe arm."""
@@ -249,11 +259,18 @@ class Policy:
         theirs = [{**arm, "widths": list(arm["widths"])} for arm in state.get("arms", ())]
         if theirs != mine:
             return "the profile offers other arms than when it was saved"
-        for row, saved_row in zip(self._stats, state["stats"], strict=True):
+        rows = state.get("stats", ())
+        if (
+            len(rows) != CONTEXTS
+            or any(len(row) != len(self.arms) for row in rows)
+            or not 0 <= state["context"] < CONTEXTS
+        ):
+            return "its table of costs is not whole"
+        for row, saved_row in zip(self._stats, rows, strict=True):
             for stats, saved in zip(row, saved_row, strict=True):
                 stats.count, stats.mean, stats.spread, stats.strikes, stats.barred_until = saved
         self.epoch = int(state["epoch"])
         self.context = int(state["context"])
-        self.arm = int(state["arm"])
+        self.arm = int(state["arm"]) % len(self.arms)
         self._clear()
         return None
