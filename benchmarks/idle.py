@@ -69,7 +69,7 @@ def measure_vad(seconds: int) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, samples in streams(seconds).items():
         judge.reset()
-        pointer = Endpointer(EndpointConfig(), WebRtcGate(), judge, Generations(), TurnIds())
+        pointer = Endpointer(EndpointConfig(), WebRtcGate.load(), judge, Generations(), TurnIds())
         turns = 0
 
         def listen(stream: Iterator[AudioFrame], pointer: Endpointer = pointer) -> None:

@@ -19,14 +19,17 @@ Json = Any
 """None, bool, int, float, str, list or tuple of Json, dict of str to Json."""
 
 
-def dumps(obj: Json, *, pretty: bool = False) -> bytes:
-    """UTF-8 JSON of `obj`, compact unless `pretty` (two spaces). Raises TypeError for what JSON cannot hold."""
-    return orjson.dumps(obj, option=orjson.OPT_INDENT_2 if pretty else None)
+def dumps(obj: Json, *, pretty: bool = False, default: Callable[[Any], Json] | None = None) -> bytes:
+    """UTF-8 JSON of `obj`, compact unless `pretty` (two spaces).
+
+    default: what stands for a value that JSON cannot hold; without it such a value raises TypeError.
+    """
+    return orjson.dumps(obj, default=default, option=orjson.OPT_INDENT_2 if pretty else None)
 
 
-def dumps_text(obj: Json, *, pretty: bool = False) -> str:
+def dumps_text(obj: Json, *, pretty: bool = False, default: Callable[[Any], Json] | None = None) -> str:
     """`dumps` as text, for prompts and terminals."""
-    return dumps(obj, pretty=pretty).decode()
+    return dumps(obj, pretty=pretty, default=default).decode()
 
 
 def loads(data: bytes | bytearray | memoryview | str) -> Json:

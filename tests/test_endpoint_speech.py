@@ -60,7 +60,7 @@ def recording(name: str) -> Audio:
 
 def run(judge: SileroVad, samples: Audio, *, gate: WebRtcGate | OpenGate | None = None) -> Run:
     judge.reset()
-    pointer = Endpointer(EndpointConfig(), gate or WebRtcGate(), judge, Generations(), TurnIds())
+    pointer = Endpointer(EndpointConfig(), gate or WebRtcGate.load(), judge, Generations(), TurnIds())
     sent = [
         (frame.first_sample + len(frame.samples), utterance)
         for frame in frames(samples)
@@ -189,7 +189,7 @@ def test_the_judge_takes_whole_windows_only(judge: SileroVad, length: int) -> No
 
 @pytest.mark.parametrize("length", [0, 1, 159, 160, 161, 512])
 def test_the_gate_takes_any_length(length: int) -> None:
-    assert not WebRtcGate().maybe_speech(np.zeros(length, np.float32))
+    assert not WebRtcGate.load().maybe_speech(np.zeros(length, np.float32))
 
 
 def test_missing_parts_are_start_up_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_missing_parts_are_start_up_errors(tmp_path: Path, monkeypatch: pytest.M
         SileroVad.load(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "webrtcvad", None)
     with pytest.raises(StartupError, match="pip install webrtcvad-wheels"):
-        WebRtcGate()
+        WebRtcGate.load()
 
 
 def test_another_model_is_not_taken_for_silero(tmp_path: Path) -> None:

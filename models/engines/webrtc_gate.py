@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,14 @@ _STEP_SAMPLES = 160
 class WebRtcGate:
     """Says "maybe speech" per window. Not thread-safe: one stage owns it. Its own noise estimate follows the stream."""
 
-    def __init__(self, aggressiveness: int = 1) -> None:
+    def __init__(self, vad_class: Callable[[int], Any], aggressiveness: int) -> None:
+        self._vad_class = vad_class
+        self._aggressiveness = aggressiveness
+        self._vad = vad_class(aggressiveness)
+        self._pending: NDArray[np.int16] = np.zeros(0, np.int16)
+
+    @classmethod
+    def load(cls, aggressiveness: int = 1) -> WebRtcGate:
         """aggressiveness: 0 (lets most through) to 3. Raises ValueError, and StartupError without the module."""
         if aggressiveness not in range(4):
             raise ValueError(f"aggressiveness must be 0 to 3, not {aggressiveness}")
@@ -25,10 +34,7 @@ class WebRtcGate:
             module = importlib.import_module("webrtcvad")
         except ImportError as error:
             raise StartupError("webrtcvad is not installed; run: pip install webrtcvad-wheels") from error
-        self._module = module
-        self._aggressiveness = aggressiveness
-        self._vad = module.Vad(aggressiveness)
-        self._pending: NDArray[np.int16] = np.zeros(0, np.int16)
+        return cls(module.Vad, aggressiveness)
 
     def maybe_speech(self, window: NDArray[np.float32]) -> bool:
         """True when any whole 10 ms up to the end of `window`, float32 (n,) in [-1, 1] at 16 kHz, sounds like speech.
@@ -46,7 +52,7 @@ class WebRtcGate:
 
     def reset(self) -> None:
         """Forget what was heard."""
-        self._vad = self._module.Vad(self._aggressiveness)
+        self._vad = self._vad_class(self._aggressiveness)
         self._pending = np.zeros(0, np.int16)
 
 
