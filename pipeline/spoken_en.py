@@ -77,7 +77,7 @@ def _pair(two: str) -> str:
 
 def letters(word: str) -> str:
     """ "EV" -> E V. A lone A is spelled so that it is not taken for the article."""
-    return " ".join("ay" if letter in "Aa" else letter.upper() for letter in word)
+    return " ".join("eigh" if letter in "Aa" else letter.upper() for letter in word)
 
 
 def address(name: str) -> str:
@@ -110,7 +110,7 @@ def _time(m: re.Match[str]) -> str:
     if "second" in m.groupdict() and m["second"]:
         words += f" and {cardinal(m['second'].lstrip('0') or '0')} seconds"
     ends = bool(half) and m[0].endswith(".") and re.match(r"\s+[A-Z]|\s*$", m.string[m.end() :])
-    return words + ({"am": " ay em", "pm": " P M"}[half] if half else "") + ("." if ends else "")
+    return words + ({"am": " eigh em", "pm": " P M"}[half] if half else "") + ("." if ends else "")
 
 
 def _money(m: re.Match[str]) -> str:

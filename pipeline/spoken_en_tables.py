@@ -160,7 +160,7 @@ LETTERED = (
     "LLM",
 )
 WORDS = {
-    "A/C": "ay C",
+    "A/C": "eigh C",
     "HVAC": "H-vac",
     "WiFi": "wye-fye",
     "Wi-Fi": "wye-fye",

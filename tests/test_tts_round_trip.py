@@ -45,7 +45,7 @@ def recogniser(model_dir: ModelDir) -> WhisperEngine:
 
 def words(text: str) -> list[str]:
     """Words of the spoken form: the recogniser writes digits and signs where the voice was given words."""
-    plain = spoken(text, "en").lower().replace("-", " ").replace("ay em", "a m")
+    plain = spoken(text, "en").lower().replace("-", " ").replace("eigh", "a")
     return re.findall(r"[a-z']+", plain)
 
 
