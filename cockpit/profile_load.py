@@ -74,7 +74,7 @@ def load_profile(name: str, *, registry: Registry | None = None, facts: Facts | 
         profile = Profile.model_validate(data)
     except ValidationError as error:
         faults += [_fault(item, places, root) for item in error.errors(include_url=False)]
-    arbiter, warnings = _check_arbiter(data, facts or Facts(models=registry.names), places, root, faults)
+    arbiter, warnings = _check_arbiter(data, facts or _known_facts(data, registry), places, root, faults)
     faults += _check_models(data, registry, places, root)
     if faults or profile is None:
         ordered = sorted(set(faults), key=lambda fault: (chain_index(chain, fault.place.file), fault.place))
@@ -174,6 +174,11 @@ def nearest_place(path: KeyPath, places: Mapping[KeyPath, Place], root: Place) -
 def dotted(path: KeyPath) -> str:
     """`("asr", "languages", 0)` -> `asr.languages[0]`."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".") or "profile"
+
+
+def _known_facts(data: Mapping[str, Any], registry: Registry) -> Facts:
+    """What is known without opening a device."""
+    return Facts(device="cuda" if data.get("device") == "cuda" else "cpu", models=registry.names)
 
 
 def _check_arbiter(

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from cockpit import __version__
 from cockpit.cli import COMMANDS, GROUPS, checks, main
 from cockpit.cli.output import print_table, size_text
 from cockpit.profile import Profile
+from cockpit.profile_load import load_profile
 from models import store as storing
 from models.errors import FetchError
 from models.registry import Registry, load_registry
@@ -142,6 +144,32 @@ def test_doctor_names_a_command_for_everything_missing(
     code, out, _ = run(capsys, "doctor")
     assert code == 3
     assert f"{len(missing)} missing" in out
+
+
+def test_doctor_exits_0_when_only_notes_are_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [checks.Finding("python", "ok", "3"), checks.Finding("audio", "note", "none", "apt-get install it")]
+    monkeypatch.setattr("cockpit.cli.doctor.all_findings", lambda loaded, store: found)
+    code, out, _ = run(capsys, "doctor")
+    assert code == 0
+    assert "-> apt-get install it" in out
+    assert out.endswith("ready for profile cpu\n")
+    assert json.loads(run(capsys, "doctor", "--json")[1])["ok"] is True
+
+
+def test_doctor_proves_where_lanes_run() -> None:
+    arbiter = load_profile("cpu").arbiter
+    assert arbiter is not None
+    cores = len(os.sched_getaffinity(0))
+    found = list(checks.lanes("cpu", arbiter))
+    if cores >= sum(arbiter.clusters.values()):
+        assert [finding.status for finding in found] == ["ok"] * 3
+        assert "allowed" in found[0].detail
+    greedy = replace(arbiter, clusters={**arbiter.clusters, "cores_b": cores + 1})
+    (fault,) = checks.lanes("cpu", greedy)
+    assert fault.status == "missing"
+    assert f"may use {cores}" in fault.detail
 
 
 def test_doctor_says_plainly_that_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

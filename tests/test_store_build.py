@@ -7,8 +7,10 @@ import inspect
 import json
 import platform
 import sys
+import time
 import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,22 @@ def test_a_build_that_fails_leaves_the_old_one(store: Store, fake: types.ModuleT
         store.build("fake", force=True)
     assert (folder / "model.onnx").exists()
     assert sorted(path.name for path in folder.parent.iterdir()) == ["fake"]
+
+
+def test_two_that_want_a_model_at_once_build_it_once(store: Store, fake: types.ModuleType) -> None:
+    store.fetch("fake", origins=Origins())
+    calls = []
+
+    def slow(weights: Path, out: Path, *, quant: str) -> None:
+        calls.append(quant)
+        time.sleep(0.1)
+        (out / "model.onnx").write_bytes(b"x")
+
+    fake.build_fake = slow  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(4) as pool:
+        folders = set(pool.map(lambda _: store.ensure("fake"), range(4)))
+    assert folders == {store.built("fake")}
+    assert calls == ["served"]
 
 
 def test_without_the_build_extra_the_remedy_is_said(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from cockpit.arbiter.config import ArbiterConfig
+from cockpit.arbiter.lanes import plan_lanes
+from cockpit.device.base import LaneSpec, open_device
 from cockpit.profile import Profile
-from models.errors import FingerprintMismatch, ModelMissing, StartupError
+from cockpit.profile_load import LoadedProfile
+from models.errors import ConfigError, FingerprintMismatch, ModelMissing, StartupError
 from models.store import Store
 
 DISTRIBUTION = "cockpit-voice"
@@ -31,8 +35,9 @@ class Finding:
     remedy: str = ""
 
 
-def all_findings(profile: Profile, store: Store) -> Iterator[Finding]:
+def all_findings(loaded: LoadedProfile, store: Store) -> Iterator[Finding]:
     """Every check, in the order a fresh machine is set up."""
+    profile = loaded.profile
     yield python_version()
     yield from packages()
     yield onnxruntime(profile.device)
@@ -41,6 +46,8 @@ def all_findings(profile: Profile, store: Store) -> Iterator[Finding]:
     yield from models(profile, store)
     yield from audio()
     yield from gpu(required=profile.device == "cuda")
+    if loaded.arbiter is not None:
+        yield from lanes(profile.device, loaded.arbiter)
 
 
 def python_version() -> Finding:
@@ -85,7 +92,10 @@ def onnxruntime(device: str) -> Finding:
     providers = ort.get_available_providers()
     detail = f"{ort.__version__}: {', '.join(providers)}"
     if wanted not in providers:
-        return Finding("onnxruntime", "missing", f"{detail}; {wanted} is absent", remedy)
+        # Both packages own the same import name: the one that is here must go first.
+        return Finding(
+            "onnxruntime", "missing", f"{detail}; {wanted} is absent", f"pip uninstall -y onnxruntime && {remedy}"
+        )
     return Finding("onnxruntime", "ok", detail)
 
 
@@ -175,3 +185,23 @@ def gpu(*, required: bool) -> Iterator[Finding]:
             yield Finding(f"gpu {index}", "ok", f"{name}, {total / 2**30:.0f} GiB, driver {driver}")
     finally:
         pynvml.nvmlShutdown()
+
+
+def lanes(kind: str, config: ArbiterConfig) -> Iterator[Finding]:
+    """Where each lane really runs, as a probe inside it sees it."""
+    specs = [LaneSpec(lane.name, lane.clusters, lane.memory_budget_bytes, lane.priority) for lane in plan_lanes(config)]
+    try:
+        device = open_device(kind, config.clusters, specs)
+    except (StartupError, ConfigError) as error:
+        yield Finding("lanes", "missing", str(error), "change clusters in the profile, or its device")
+        return
+    try:
+        for spec in specs:
+            placement = device.verify_placement(spec.name)
+            if placement.ok:
+                yield Finding(f"lane {spec.name}", "ok", placement.detail)
+            else:
+                remedy = "look for other users of these units: o3ctl status --verbose"
+                yield Finding(f"lane {spec.name}", "missing", f"ran elsewhere: {placement.detail}", remedy)
+    finally:
+        device.close()

@@ -21,7 +21,7 @@ def doctor(
     json: JsonFlag = False,
 ) -> None:
     """Check this machine: Python, packages, models, audio, disk, cores, GPU. Exit code 3 when something is missing."""
-    findings = list(all_findings(load_profile(profile).profile, Store.open()))
+    findings = list(all_findings(load_profile(profile), Store.open()))
     missing = [finding for finding in findings if finding.status == "missing"]
     if json:
         print_json({"ok": not missing, "profile": profile, "findings": [asdict(finding) for finding in findings]})
