@@ -4,8 +4,8 @@
 
 Runs are interleaved (one text, each engine, again), so that both meet the same load of the machine. Times run from a
 whole reply as text to samples: clauses, normalising and phonemes included. `first`: until the first samples are out;
-`rtf`: time for everything, by the seconds of audio made. piper-tts (GPL, the `bench` extra) makes whole sentences, so its
-first sound is its first sentence.
+`rtf`: time for everything, by the seconds of audio made. piper-tts (GPL, the `bench` extra) makes whole sentences, so
+its first sound is its first sentence.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ ENGLISH = {
     "short": "Okay, turning left.",
     "clause": "I set the temperature to 21.5°C.",
     "sentence": "Your destination is 3.2 km away, and you will arrive at 10:45 with 64% of the battery left.",
-    "long": "I could not find a charging station on this road, so I looked a little further: the next one is 12 km ahead "
-    "at exit 14B, it has four free places with 150 kW each, and charging to 80% will take about 25 minutes.",
+    "long": "I could not find a charging station on this road, so I looked a little further: the next one is 12 km "
+    "ahead at exit 14B, it has four free places with 150 kW each, and charging to 80% will take about 25 minutes.",
 }
 MANDARIN = {
     "short": "好的，正在左转。",
