@@ -8,13 +8,27 @@ from dataclasses import dataclass
 _UNITS = {
     word: value
     for value, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-        "eighteen nineteen".split()
+        ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
     )
 } | {"oh": 0}
-_TENS = {word: 10 * (i + 2) for i, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())}
+_TENS = {word: 10 * (i + 2) for i, word in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"])}
 _TENS["fourty"] = 40
-_DIGITS = {"零": 0, "〇": 0, "一": 1, "二": 2, "两": 2, "三": 3, "四": 4, "五": 5, "六": 6, "七": 7, "八": 8, "九": 9, "幺": 1, "俩": 2}
+_DIGITS = {
+    "零": 0,
+    "〇": 0,
+    "一": 1,
+    "二": 2,
+    "两": 2,
+    "三": 3,
+    "四": 4,
+    "五": 5,
+    "六": 6,
+    "七": 7,
+    "八": 8,
+    "九": 9,
+    "幺": 1,
+    "俩": 2,
+}
 _SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10000}
 _NOT_A_NUMBER_AFTER_ONE = frozenset("点些下首个半会起定样直条曲段共只股键格路边则次")
 _MINUS = {"minus", "negative", "负"}
@@ -65,7 +79,11 @@ def _number_at(words: Sequence[str], i: int) -> tuple[float, int, bool] | None:
 def _digits_at(words: Sequence[str], i: int) -> tuple[float, int, bool]:
     value = float(words[i].replace(",", "." if len(words[i].split(",")[-1]) != 3 else ""))
     end = i + 1
-    if end + 1 < len(words) and words[end] in ("point", "点") and (words[end + 1][0].isdigit() or words[end + 1] in _DIGITS):
+    if (
+        end + 1 < len(words)
+        and words[end] in ("point", "点")
+        and (words[end + 1][0].isdigit() or words[end + 1] in _DIGITS)
+    ):
         tail = words[end + 1]
         tail = tail if tail[0].isdigit() else str(_DIGITS[tail])
         return float(f"{int(value)}.{tail}"), end + 2, False
@@ -85,7 +103,11 @@ def _english_at(words: Sequence[str], i: int) -> tuple[float, int, bool] | None:
     last = ""
     while at < len(words):
         word = words[at]
-        if word in _UNITS and last in ("", "tens", "hundred", "and") and not (last == "tens" and not 1 <= _UNITS[word] <= 9):
+        if (
+            word in _UNITS
+            and last in ("", "tens", "hundred", "and")
+            and not (last == "tens" and not 1 <= _UNITS[word] <= 9)
+        ):
             current, last, open_ended = current + _UNITS[word], "unit", False
         elif word in _TENS and last in ("", "hundred", "and"):
             current, last, open_ended = current + _TENS[word], "tens", True
@@ -105,7 +127,13 @@ def _english_at(words: Sequence[str], i: int) -> tuple[float, int, bool] | None:
         return value + _UNITS[words[at + 1]] / 10, at + 2, False
     if list(words[at : at + 3]) == ["and", "a", "half"]:
         return value + 0.5, at + 3, False
-    if value == 1 and at == i + 1 and (i == 0 or at >= len(words) or words[i - 1] in ("this", "that", "the", "next", "last", "another", "previous")):
+    if (
+        value == 1
+        and at == i + 1
+        and (
+            i == 0 or at >= len(words) or words[i - 1] in ("this", "that", "the", "next", "last", "another", "previous")
+        )
+    ):
         return None
     return value, at, open_ended
 
@@ -118,7 +146,7 @@ def _chinese_at(words: Sequence[str], i: int) -> tuple[float, int, bool] | None:
     following = words[at] if at < len(words) else ""
     if len(run) == 1 and run[0] == "一" and following in _NOT_A_NUMBER_AFTER_ONE:
         digit_follows = following == "点" and at + 1 < len(words) and words[at + 1] in _DIGITS
-        if not digit_follows or "一" == words[at + 1]:
+        if not digit_follows or words[at + 1] == "一":
             return None
     if len(run) == 1 and run[0] in ("百", "千", "万"):
         return None

@@ -60,7 +60,7 @@ class Lexicon:
                 self._chinese[key].append((words, tag))
             return
         self._english[words].add(tag)
-        if tag.split(".")[0] in FUZZY_GROUPS and sum(map(len, words)) >= FUZZY_LETTERS:
+        if tag.split(".", maxsplit=1)[0] in FUZZY_GROUPS and sum(map(len, words)) >= FUZZY_LETTERS:
             self._fuzzy.append((words, tag))
 
     def find(self, tokens: Sequence[Token]) -> list[Match]:
@@ -76,7 +76,11 @@ class Lexicon:
             extra: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
             for low, high in free:
                 self._find_by_sound(words, low, high, extra)
-            taken = [match for match in _best(extra) if not any(_overlap(match, other) for other in chosen if _content(other))]
+            taken = [
+                match
+                for match in _best(extra)
+                if not any(_overlap(match, other) for other in chosen if _content(other))
+            ]
             chosen = [match for match in chosen if not any(_overlap(match, other) for other in taken)] + taken
         return sorted(chosen, key=lambda match: match.start)
 
@@ -176,7 +180,9 @@ def _weight(match: Match) -> float:
 
 def _free_stretches(words: tuple[str, ...], chosen: list[Match], known: set[str]) -> list[tuple[int, int]]:
     """Runs of Latin words that hold at least one word no phrase knows: only there may a likeness speak."""
-    covered = {i for match in chosen if _content(match) and match.end - match.start > 1 for i in range(match.start, match.end)}
+    covered = {
+        i for match in chosen if _content(match) and match.end - match.start > 1 for i in range(match.start, match.end)
+    }
     runs: list[tuple[int, int]] = []
     start = None
     for i in range(len(words) + 1):
@@ -200,7 +206,6 @@ def phrase_table() -> dict[str, list[str]]:
 def build_lexicon(places: Places, *, by_sound: bool = True) -> Lexicon:
     """The car's words and the places' names in one index."""
     return Lexicon(phrase_table() | places.phrases(), by_sound=by_sound)
-
 
 
 def hotwords(language: str) -> list[str]:

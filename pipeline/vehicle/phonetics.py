@@ -92,7 +92,17 @@ def character_cost(heard: str, wanted: str) -> float:
 
 
 # --- English -------------------------------------------------------------------------------------------------------
-_LETTER_NAMES = {"b": "bee", "c": "see", "d": "dee", "e": "ee", "g": "jee", "p": "pee", "t": "tee", "v": "vee", "z": "zee"}
+_LETTER_NAMES = {
+    "b": "bee",
+    "c": "see",
+    "d": "dee",
+    "e": "ee",
+    "g": "jee",
+    "p": "pee",
+    "t": "tee",
+    "v": "vee",
+    "z": "zee",
+}
 _RULES = (
     (r"^kn|^gn", "n"),
     (r"^wr", "r"),

@@ -47,7 +47,12 @@ def _amount(absolute: str, change: str) -> list[dict[str, Any]]:
     shapes = []
     for action, limit in (("set", absolute), ("change", change)):
         low, high, _ = LIMITS[limit]
-        shapes.append({"action": {"type": "string", "enum": [action]}, "value": {"type": "number", "minimum": low, "maximum": high}})
+        shapes.append(
+            {
+                "action": {"type": "string", "enum": [action]},
+                "value": {"type": "number", "minimum": low, "maximum": high},
+            }
+        )
     return shapes
 
 
@@ -92,7 +97,13 @@ SIMPLE: dict[str, dict[str, Any]] = {
         avoid={"type": "array", "items": _enum(["motorway", "toll", "ferry"]), "uniqueItems": True, "maxItems": 3},
     ),
     "set_route_options": _object(
-        avoid={"type": "array", "items": _enum(["motorway", "toll", "ferry"]), "uniqueItems": True, "minItems": 1, "maxItems": 3}
+        avoid={
+            "type": "array",
+            "items": _enum(["motorway", "toll", "ferry"]),
+            "uniqueItems": True,
+            "minItems": 1,
+            "maxItems": 3,
+        }
     ),
     "cancel_navigation": _object(),
     "ask_distance": _object(place={"type": "string", "minLength": 1, "maxLength": 80}),

@@ -174,7 +174,9 @@ class SignalAccess:
         if not isinstance(checked, str | bool):
             low, high = signal.minimum, signal.maximum
             if (low is not None and checked < low) or (high is not None and checked > high):
-                raise SignalError("out_of_range", path, {"min": low, "max": high, "unit": signal.unit, "asked": checked})
+                raise SignalError(
+                    "out_of_range", path, {"min": low, "max": high, "unit": signal.unit, "asked": checked}
+                )
         if signal.stationary_unless is not None and checked != signal.stationary_unless and self.moving():
             raise SignalError("forbidden_while_moving", path)
         return checked
@@ -231,6 +233,8 @@ def _typed(signal: Signal, value: object) -> Value:
             if low <= value <= high:
                 return int(value)
             raise SignalError(
-                "out_of_range", signal.path, {"min": signal.minimum, "max": signal.maximum, "unit": signal.unit, "asked": value}
+                "out_of_range",
+                signal.path,
+                {"min": signal.minimum, "max": signal.maximum, "unit": signal.unit, "asked": value},
             )
     raise SignalError("wrong_type", signal.path)

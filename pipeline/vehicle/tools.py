@@ -90,7 +90,11 @@ class Toolbox:
         try:
             return self._run(call, turn_id)
         except SignalError as error:
-            status = "refused" if error.reason in ("forbidden", "forbidden_while_moving", "out_of_range", "wrong_type") else "failed"
+            status = (
+                "refused"
+                if error.reason in ("forbidden", "forbidden_while_moving", "out_of_range", "wrong_type")
+                else "failed"
+            )
             detail = {**self._limits(call), **error.detail}
             return ToolResult(call, status, error.path, None, error.reason, detail)  # type: ignore[arg-type]
 
@@ -114,7 +118,9 @@ class Toolbox:
         if name in ("navigate_to", "ask_distance", "cancel_navigation", "set_route_options"):
             return self._navigation(call, turn_id)
         if name == "ask_vehicle":
-            path, value, detail = answer(self.access, arguments["item"], arguments["zone"], self.now(), self._route_answer)
+            path, value, detail = answer(
+                self.access, arguments["item"], arguments["zone"], self.now(), self._route_answer
+            )
             return ToolResult(call, "done", path, value, None, {**detail, "item": arguments["item"]})
         return self._write(call, self._wanted(call), turn_id)
 
@@ -161,9 +167,13 @@ class Toolbox:
             assert isinstance(current, int | float)
             shown = max(0.0, sign * current) if name.startswith("set_seat") else float(current)
             value = shown + value
-        limit = LIMITS["temperature" if name == "set_temperature" else "brightness" if name == "set_brightness" else "percent"]
+        limit = LIMITS[
+            "temperature" if name == "set_temperature" else "brightness" if name == "set_brightness" else "percent"
+        ]
         if not limit[0] <= value <= limit[1]:
-            raise SignalError("out_of_range", path, {"min": limit[0], "max": limit[1], "unit": limit[2], "asked": value})
+            raise SignalError(
+                "out_of_range", path, {"min": limit[0], "max": limit[1], "unit": limit[2], "asked": value}
+            )
         return sign * value if value else 0.0
 
     def _write(self, call: ToolCall, wanted: list[tuple[str, Value]], turn_id: int) -> ToolResult:
@@ -191,7 +201,9 @@ class Toolbox:
         if call.name == "cancel_navigation":
             had = self.route.place
             self.route = Route()
-            return ToolResult(call, "done", None, "cancelled", None, {"was_active": had is not None, "place": _names(had)})
+            return ToolResult(
+                call, "done", None, "cancelled", None, {"was_active": had is not None, "place": _names(had)}
+            )
         if call.name == "set_route_options":
             self.route = Route(self.route.place, tuple(call.arguments["avoid"]))
             return ToolResult(call, "done", None, list(self.route.avoid), None, {"avoid": list(self.route.avoid)})
@@ -204,11 +216,20 @@ class Toolbox:
         if call.name == "ask_distance":
             return ToolResult(call, "done", None, distance, None, detail)
         target = NAVIGATION + "DestinationSet."
-        result = self._write(call, [(target + "Latitude", place.latitude), (target + "Longitude", place.longitude)], turn_id)
+        result = self._write(
+            call, [(target + "Latitude", place.latitude), (target + "Longitude", place.longitude)], turn_id
+        )
         if result.status != "done":
             return result
         self.route = Route(place, tuple(call.arguments["avoid"]))
-        return ToolResult(call, "done", target + "Latitude", place.id, None, {**result.detail, **detail, "avoid": list(self.route.avoid)})
+        return ToolResult(
+            call,
+            "done",
+            target + "Latitude",
+            place.id,
+            None,
+            {**result.detail, **detail, "avoid": list(self.route.avoid)},
+        )
 
     def _route_answer(self) -> tuple[Place | None, float]:
         if self.route.place is None:

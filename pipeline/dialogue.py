@@ -1,0 +1,260 @@
+"""Understanding: a transcript to calls or talk, calls to results, results to a reply; and what may be taken back.
+
+The words narrow the calls down (parse_turn.py). Where one call is left, every token of it is forced and no model step is
+needed; where several are left, the language model chooses among exactly these under a grammar; where none is left, it talks.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from models.engines.causal_lm import CausalLM
+from models.engines.lm_session import LmSession
+from pipeline.choose import Chooser
+from pipeline.frames import Language, ToolCall, ToolResult
+from pipeline.parse_turn import interpret, is_complete
+from pipeline.replies import say
+from pipeline.vehicle.lexicon import Lexicon, build_lexicon
+from pipeline.vehicle.places import Places, load_places
+from pipeline.vehicle.signals import EmbeddedTree, SignalAccess, SignalBackend
+from pipeline.vehicle.tools import Toolbox
+
+KEPT_EXCHANGES = 3
+"""How many earlier exchanges the model sees."""
+CHAT_TOKENS = 64
+_SENTENCE_END = re.compile(r"[.!?](?=\s)|[。！？]")
+_SYSTEM: dict[Language, str] = {
+    "en": "You are the voice assistant of a car. Answer in plain English, in one or two short sentences, without lists. "
+    "You cannot operate the car here; never claim that you did.",
+    "zh": "你是汽车的语音助手。用一两句简短的中文口语回答，不要列表。你在这里不能操作车辆，绝不要说你已经操作了。",
+}
+_SILENT: dict[Language, str] = {"en": "Sorry, I did not understand that.", "zh": "抱歉，我没有听懂。"}
+
+
+def _never() -> bool:
+    return False
+
+
+def _no_boundary() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a transcript means. Either `calls` are to be executed in order, or `chat` is True, or neither (no words).
+
+    `decided_by`: "words" when the words left one choice, "model" when the language model chose. Times in ms; `llm_ttft_ms`
+    is 0 when no model step was needed.
+    """
+
+    text: str
+    language: Language
+    calls: tuple[ToolCall, ...] = ()
+    chat: bool = False
+    decided_by: str = "words"
+    llm_ttft_ms: float = 0.0
+    llm_ms: float = 0.0
+
+    @property
+    def empty(self) -> bool:
+        """True when nothing was said."""
+        return not self.calls and not self.chat
+
+
+@dataclass(slots=True)
+class _Exchange:
+    user: str
+    language: Language
+    heard: str = ""
+    last_tool: str | None = None
+
+
+@dataclass(slots=True)
+class Understanding:
+    """Owned by one thread. Built with `create`; `warm_up` before the first turn."""
+
+    toolbox: Toolbox
+    lexicon: Lexicon
+    chooser: Chooser | None
+    lm: CausalLM | None
+    chat_sessions: dict[Language, LmSession]
+    default_language: Language = "en"
+    clock: Callable[[], float] = time.perf_counter
+    _history: OrderedDict[int, _Exchange] = field(default_factory=OrderedDict)
+    chat_ttft_ms: float = 0.0
+    """Time to the first token of the last chat reply."""
+
+    @classmethod
+    def create(
+        cls,
+        tree: SignalBackend | None = None,
+        lm: CausalLM | None = None,
+        places: Places | None = None,
+        default_language: Language = "en",
+        *,
+        by_sound: bool = True,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> Understanding:
+        """tree: signals (the embedded ones by default); lm: None leaves open choices to the words and answers no talk."""
+        known = load_places() if places is None else places
+        access = SignalAccess(EmbeddedTree() if tree is None else tree)
+        sessions: dict[Language, LmSession] = {}
+        if lm is not None:
+            sessions = {"en": lm.open_session(), "zh": lm.open_session()}
+        return cls(
+            toolbox=Toolbox(access, known, now),
+            lexicon=build_lexicon(known, by_sound=by_sound),
+            chooser=None if lm is None else Chooser(lm, lm.open_session()),
+            lm=lm,
+            chat_sessions=sessions,
+            default_language=default_language,
+        )
+
+    def warm_up(self) -> None:
+        """Prefill every static prefix, compile every kind of grammar, fill the caches of the matcher."""
+        for text, language in _WARM_UP:
+            interpret(text, self.lexicon, language)
+        if self.lm is None:
+            return
+        for language, session in self.chat_sessions.items():
+            session.set_tokens(self._chat_tokens("", language, static=True))
+        assert self.chooser is not None
+        self.chooser.warm_up()
+
+    def plan(self, text: str, language: Language, *, cancelled: Callable[[], bool] = _never) -> Plan:
+        """What the text means; changes nothing. When `cancelled` in the midst of it, open choices stay with the words."""
+        if not any(character.isalnum() for character in text):
+            return Plan(text, language)
+        clauses = interpret(text, self.lexicon, language, self._last_tool())
+        if not clauses:
+            return Plan(text, language, chat=True)
+        calls: list[ToolCall] = []
+        decided_by, ttft_ms, total_ms = "words", 0.0, 0.0
+        for clause in clauses:
+            if len(clause.candidates) == 1 or self.chooser is None or cancelled():
+                calls.append(clause.call)
+                continue
+            start = self.clock()
+            choice = self.chooser.choose(clause.evidence.text, clause.candidates, cancelled=cancelled)
+            calls.append(choice.call)
+            decided_by = "model"
+            ttft_ms = ttft_ms or choice.ttft_ms
+            total_ms += (self.clock() - start) * 1e3
+        return Plan(text, language, tuple(calls), False, decided_by, ttft_ms, total_ms)
+
+    def execute(self, plan: Plan, turn_id: int) -> list[ToolResult]:
+        """Run the plan's calls. A call that fails does not stop the others."""
+        results = [self.toolbox.execute(call, turn_id) for call in plan.calls]
+        exchange = self._exchange(turn_id, plan.text, plan.language)
+        acted = [
+            result.call.name
+            for result in results
+            if result.status == "done" and result.call.name.startswith(("set_", "play_", "control_"))
+        ]
+        exchange.last_tool = acted[-1] if acted else exchange.last_tool
+        return results
+
+    def reply(self, plan: Plan, results: list[ToolResult], language: Language) -> str:
+        """The spoken text of tool results; empty without results."""
+        return say(results, language)
+
+    def chat(
+        self,
+        text: str,
+        language: Language,
+        *,
+        turn_id: int | None = None,
+        cancelled: Callable[[], bool] = _never,
+        at_boundary: Callable[[], None] = _no_boundary,
+    ) -> Iterator[str]:
+        """Stream a free answer of at most two sentences; never half a character. Ends early when `cancelled`."""
+        if turn_id is not None:
+            self._exchange(turn_id, text, language)
+        if self.lm is None:
+            yield _SILENT[language]
+            return
+        start = self.clock()
+        session = self.chat_sessions[language]
+        session.set_tokens(
+            self._chat_tokens(text, language, turn_id=turn_id), cancelled=cancelled, at_boundary=at_boundary
+        )
+        stream = self.lm.tokenizer.stream()
+        said = ""
+        first = True
+        for token in session.generate(max_new_tokens=CHAT_TOKENS, cancelled=cancelled, at_boundary=at_boundary):
+            if first:
+                self.chat_ttft_ms, first = (self.clock() - start) * 1e3, False
+            piece = stream.push(token)
+            allowed = _within_two_sentences(said, piece)
+            if allowed:
+                said += allowed
+                yield allowed
+            if len(allowed) < len(piece):
+                return
+        rest = stream.finish()
+        if rest:
+            yield rest
+        if not (said + rest).strip() and not cancelled():
+            yield _SILENT[language]
+
+    def is_complete(self, text: str, language: Language) -> bool:
+        """True when the partial transcript is already a whole command that is unlikely to go on."""
+        return is_complete(text, self.lexicon, language)
+
+    def heard(self, turn_id: int, text: str) -> None:
+        """Tell what of the turn's reply was really heard; only that enters the history."""
+        if turn_id in self._history:
+            self._history[turn_id].heard = text
+
+    def roll_back(self, turn_id: int) -> int:
+        """Take back what the turn did and said. Returns the number of signal writes undone. Raises SignalError."""
+        self._history.pop(turn_id, None)
+        return self.toolbox.roll_back(turn_id)
+
+    def _exchange(self, turn_id: int, text: str, language: Language) -> _Exchange:
+        exchange = self._history.get(turn_id)
+        if exchange is None:
+            exchange = self._history[turn_id] = _Exchange(text, language)
+        exchange.user, exchange.language = text, language
+        while len(self._history) > KEPT_EXCHANGES + 1:
+            self._history.popitem(last=False)
+        return exchange
+
+    def _last_tool(self) -> str | None:
+        return next((e.last_tool for e in reversed(self._history.values()) if e.last_tool is not None), None)
+
+    def _chat_tokens(
+        self, text: str, language: Language, *, turn_id: int | None = None, static: bool = False
+    ) -> list[int]:
+        assert self.lm is not None
+        messages = [{"role": "system", "content": _SYSTEM[language]}]
+        for known_id, exchange in self._history.items():
+            if known_id != turn_id and exchange.heard:
+                messages.append({"role": "user", "content": exchange.user})
+                messages.append({"role": "assistant", "content": exchange.heard})
+        if static:
+            return self.lm.tokenizer.encode(self.lm.chat.render(messages, add_generation_prompt=False))
+        messages.append({"role": "user", "content": text[:400]})
+        return self.lm.tokenizer.encode(self.lm.chat.render(messages))
+
+
+def _within_two_sentences(said: str, piece: str) -> str:
+    """As much of `piece` as keeps the reply within two sentences."""
+    text = said + piece
+    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
+    return piece if len(ends) < 2 else text[len(said) : max(len(said), ends[1])]
+
+
+_WARM_UP: tuple[tuple[str, Language], ...] = (
+    ("set the driver temperature to twenty two degrees", "en"),
+    ("turn on the C tidding for the driver and open the sunroof", "en"),
+    ("take me to the nearest charging station", "en"),
+    ("把主教温度掉到二十二度", "zh"),
+    ("打开后窗除雾，放一首周杰伦的歌", "zh"),
+    ("导航到最近的充电站", "zh"),
+)

@@ -1,0 +1,131 @@
+"""Transcript text to evidence: which clause says which of the car's words, numbers and places.
+
+Nothing is decided here. parse_rules.py turns the evidence of a clause into the calls it supports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pipeline.frames import Language
+from pipeline.parse_numbers import Number, find_numbers
+from pipeline.vehicle.lexicon import Lexicon, Match
+from pipeline.vehicle.phonetics import Token, is_cjk, simple_form, tokens_of
+
+SPLITTERS = (
+    "and then",
+    "and also",
+    "and",
+    "then",
+    "also",
+    "after that",
+    "plus",
+    "然后",
+    "并且",
+    "并",
+    "再",
+    "接着",
+    "同时",
+    "以及",
+    "顺便",
+    "和",
+    "而且",
+)
+"""Words between two commands."""
+_PAUSES = ",;.!?，。；！？、:"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One clause. Match and number positions count in `tokens`; `text` is the clause as heard."""
+
+    text: str
+    tokens: tuple[Token, ...]
+    matches: tuple[Match, ...]
+    numbers: tuple[Number, ...]
+    language: Language
+    question_mark: bool = False
+    tags: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words as matched."""
+        return tuple(token.text for token in self.tokens)
+
+    def has(self, *tags: str) -> bool:
+        """True when one of these exact tags was heard."""
+        return any(tag in self.tags for tag in tags)
+
+    def names(self, group: str) -> list[str]:
+        """Names heard of a group, in order of the text."""
+        return [name for match in self.matches for name in match_names(match, group)]
+
+    def of(self, group: str) -> list[Match]:
+        """Matches that carry a tag of the group."""
+        return [match for match in self.matches if match.has(group)]
+
+    def slice_text(self, start: int, end: int) -> str:
+        """The words [start, end) as they stand in the text, in simple characters."""
+        if start >= end:
+            return ""
+        return simple_form(self.text)[self.tokens[start].start : self.tokens[end - 1].end]
+
+
+def match_names(match: Match, group: str) -> list[str]:
+    """The names of `group` that a match carries, sorted."""
+    return sorted(tag[len(group) + 1 :] for tag in match.tags if tag.startswith(group + "."))
+
+
+def evidence_of(text: str, lexicon: Lexicon, language: Language) -> Evidence:
+    """All evidence of one piece of text."""
+    tokens = tuple(tokens_of(text))
+    words = [token.text for token in tokens]
+    numbers = tuple(find_numbers(words))
+    matches = tuple(match for match in lexicon.find(tokens) if not _is_number_part(match, numbers))
+    tags = frozenset(tag for match in matches for tag in match.tags)
+    return Evidence(text, tokens, matches, numbers, language, text.rstrip().endswith(("?", "？")), tags)
+
+
+def _is_number_part(match: Match, numbers: Sequence[Number]) -> bool:
+    """ "一点" inside "二十一点五" is no little; "一半" after nothing is."""
+    return any(
+        number.start < match.end and match.start < number.end and match.cost + (match.end - match.start) < 2.5
+        for number in numbers
+    ) and not match.has("forbid")
+
+
+def pieces(text: str) -> Iterator[str]:
+    """The text cut at pauses and at words that join commands; each piece without the joining word, in order."""
+    tokens = tokens_of(text)
+    cut_at: list[tuple[int, int]] = []
+    i = 0
+    while i < len(tokens):
+        width = _splitter_at(tokens, i)
+        if width:
+            cut_at.append((tokens[i].start, tokens[i + width - 1].end))
+            i += width
+        else:
+            i += 1
+    for position, character in enumerate(text):
+        if character in _PAUSES and not _inside_number(text, position):
+            cut_at.append((position, position + 1))
+    cut_at.sort()
+    start = 0
+    for low, high in cut_at:
+        if low >= start:
+            yield text[start : high if text[low:high] in ("?", "？") else low]
+            start = high
+    yield text[start:]
+
+
+def _splitter_at(tokens: list[Token], i: int) -> int:
+    for splitter in SPLITTERS:
+        parts = list(splitter) if is_cjk(splitter[0]) else splitter.split()
+        if [token.text for token in tokens[i : i + len(parts)]] == parts:
+            return len(parts)
+    return 0
+
+
+def _inside_number(text: str, position: int) -> bool:
+    return 0 < position < len(text) - 1 and text[position - 1].isdigit() and text[position + 1].isdigit()

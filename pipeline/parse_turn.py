@@ -1,0 +1,260 @@
+"""A whole transcript to clauses of candidate calls: cut at pauses and joining words, mend the cuts that were wrong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from pipeline.frames import Language, ToolCall
+from pipeline.parse import Evidence, evidence_of, pieces
+from pipeline.parse_amount import amount_of
+from pipeline.parse_rules import Candidate, candidates_of
+from pipeline.vehicle.lexicon import Lexicon
+
+COMFORT = frozenset(
+    ["set_temperature", "set_fan", "set_air_conditioning", "set_window", "set_sunroof", "set_sunshade", "set_seat_heating", "set_seat_ventilation", "set_steering_wheel_heating", "set_defrost", "set_recirculation", "set_wipers", "set_interior_light", "set_volume", "control_media"]
+)
+"""A wish only implied ("it is so hot") explains such a command of the same turn and asks for nothing more."""
+_HOW_TO = re.compile(
+    r"^\W*(?:how (?:do|does|can|would|should)|why|what (?:happens|if|does)|should|is it (?:safe|ok|okay|legal))|怎么|为什么|如何",
+    re.IGNORECASE,
+)
+_MOST_CALLS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One wish of the turn. `implied`: nothing was asked for outright. Never without candidates."""
+
+    evidence: Evidence
+    candidates: tuple[Candidate, ...]
+    implied: bool = False
+
+    @property
+    def call(self) -> ToolCall:
+        """The likeliest call by the words alone."""
+        return self.candidates[0].call
+
+
+@dataclass(slots=True)
+class _Piece:
+    text: str
+    evidence: Evidence
+    candidates: list[Candidate]
+
+
+def interpret(text: str, lexicon: Lexicon, language: Language, last_tool: str | None = None) -> list[Clause]:
+    """The turn's wishes in order; empty when the words support no tool (then it is talk)."""
+    parts: list[_Piece] = []
+    for part in pieces(text):
+        piece = _piece(part, lexicon, language, _last_tool(parts, last_tool))
+        if piece.evidence.tokens and not _only_filler(piece.evidence):
+            parts.append(piece)
+    if not parts or (_HOW_TO.search(parts[0].text) and not parts[0].candidates):
+        return []
+    whole = _piece(text, lexicon, language, last_tool)
+    if len(parts) > 1 and not any(part.candidates for part in parts):
+        parts = [whole]
+    parts = _mend(parts, lexicon, language, last_tool)
+    clauses = [_clause(part) for part in parts if part.candidates]
+    return _tidy(clauses)[:_MOST_CALLS]
+
+
+def _piece(text: str, lexicon: Lexicon, language: Language, last_tool: str | None) -> _Piece:
+    evidence = evidence_of(text, lexicon, language)
+    return _Piece(text, evidence, candidates_of(evidence, last_tool))
+
+
+def _last_tool(parts: list[_Piece], last_tool: str | None) -> str | None:
+    for part in reversed(parts):
+        if part.candidates and part.candidates[0].call.name != "refuse":
+            return part.candidates[0].call.name
+        if part.evidence.has("device.media"):
+            return "set_volume"
+    return last_tool
+
+
+def _only_filler(evidence: Evidence) -> bool:
+    covered = sum(m.end - m.start for m in evidence.matches if all(t.startswith("filler.") for t in m.tags))
+    return covered == len(evidence.tokens)
+
+
+def _loose(piece: _Piece) -> bool:
+    """Says nothing that can be carried out on its own."""
+    return not piece.candidates or _name(piece) == "not_understood"
+
+
+def _name(piece: _Piece) -> str:
+    call = piece.candidates[0].call
+    return str(call.arguments["reason"]) if call.name == "refuse" else call.name
+
+
+def _mend(parts: list[_Piece], lexicon: Lexicon, language: Language, last_tool: str | None) -> list[_Piece]:
+    """Join or complete pieces that say nothing alone: "the driver | and passenger temperature", "off the AC | and the fan"."""
+    glue = "" if language == "zh" else " and "
+    done: list[_Piece] = []
+    i = 0
+    while i < len(parts):
+        part = parts[i]
+        following = parts[i + 1] if i + 1 < len(parts) else None
+        if following is not None and _loose(part):
+            joined = _lend(part, following, glue, lexicon, language, last_tool)
+            if joined is not None:
+                parts[i : i + 2] = joined
+                if len(joined) == 1:
+                    continue
+                part = parts[i]
+        if done and part.candidates and not _loose(part):
+            part = _borrow_verb(done[-1], part, lexicon, language, last_tool)
+        elif done and _loose(part):
+            merged = _attach(done[-1], part, glue, lexicon, language, last_tool)
+            if merged is not None:
+                done[-1:] = merged
+                i += 1
+                continue
+        done.append(part)
+        i += 1
+    return done
+
+
+def _lend(
+    part: _Piece, following: _Piece, glue: str, lexicon: Lexicon, language: Language, last_tool: str | None
+) -> list[_Piece] | None:
+    """A loose piece before another: zones lend themselves to the next device, a device takes the next verb."""
+    own, other = part.evidence, following.evidence
+    if own.of("zone") and not own.of("device") and not own.of("place") and other.of("device"):
+        return [_piece(part.text.strip() + glue + following.text.strip(), lexicon, language, last_tool)]
+    if own.of("device") and other.of("device") and (other.of("verb") or "off" in other.words or "on" in other.words):
+        switch = " off" if "off" in other.words else " on" if "on" in other.words else ""
+        verbs = " ".join(other.slice_text(m.start, m.end) for m in other.of("verb"))
+        completed = _piece(f"{verbs} {part.text.strip()}{switch}", lexicon, language, last_tool)
+        if not _loose(completed):
+            return [completed, following]
+    return None
+
+
+def _borrow_verb(before: _Piece, part: _Piece, lexicon: Lexicon, language: Language, last_tool: str | None) -> _Piece:
+    """ "Turn off the AC and the seat heating": the second device takes the first one's verb."""
+    verbs = before.evidence.of("verb")
+    if (
+        part.evidence.of("verb")
+        or not part.evidence.of("device")
+        or not verbs
+        or part.evidence.numbers
+        or part.evidence.of("amount")
+    ):
+        return part
+    if {"on", "off"} & set(part.evidence.words) or not before.evidence.of("device"):
+        return part
+    said = before.evidence.slice_text(verbs[0].start, verbs[0].end)
+    completed = _piece(f"{said} {part.text.strip()}", lexicon, language, last_tool)
+    return part if _loose(completed) else completed
+
+
+def _attach(
+    before: _Piece, part: _Piece, glue: str, lexicon: Lexicon, language: Language, last_tool: str | None
+) -> list[_Piece] | None:
+    """A loose piece after a command: it belongs to its query, or repeats its device for another zone, or its verb."""
+    if before.candidates and _name(before) in ("play_media", "navigate_to") and not part.evidence.of("verb"):
+        return [_piece(before.text.rstrip() + glue + part.text.strip(), lexicon, language, last_tool)]
+    devices = before.evidence.of("device")
+    if not devices:
+        return None
+    device = before.evidence.slice_text(devices[0].start, devices[0].end)
+    verbs = before.evidence.of("verb")
+    verb = before.evidence.slice_text(verbs[0].start, verbs[0].end) if verbs else ""
+    own = part.evidence
+    if own.of("device"):
+        completed = _piece(f"{verb} {part.text.strip()}", lexicon, language, last_tool)
+        return None if _loose(completed) else [before, completed]
+    if own.of("zone") or own.numbers:
+        lead = device if own.of("verb") else f"{verb} {device}"
+        text = (
+            f"{lead} {part.text.strip()}"
+            if language == "en"
+            else f"{part.text.strip()}{device}"
+            if not own.numbers
+            else f"{device}{part.text.strip()}"
+        )
+        if language == "zh" and not own.of("verb") and verb:
+            text = f"{text}{verb}" if not own.numbers else text
+        completed = _piece(text, lexicon, language, last_tool)
+        return None if _loose(completed) else [before, completed]
+    return None
+
+
+def _clause(part: _Piece) -> Clause:
+    implied = bool(part.evidence.of("feel")) and not part.evidence.of("device") and not part.evidence.of("verb")
+    return Clause(part.evidence, tuple(part.candidates), implied)
+
+
+def _tidy(clauses: list[Clause]) -> list[Clause]:
+    """Fold route options into the trip, drop what was said twice and wishes that a command already grants."""
+    kept: list[Clause] = []
+    explicit = {clause.call.name for clause in clauses if not clause.implied}
+    for clause in clauses:
+        if clause.implied and explicit & COMFORT:
+            continue
+        call = clause.call
+        trip = next((k for k, other in enumerate(kept) if other.call.name == "navigate_to"), None)
+        if call.name == "set_route_options" and trip is not None:
+            kept[trip] = _with_options(kept[trip], call.arguments["avoid"])
+            continue
+        if call.name == "navigate_to" and kept and kept[-1].call.name == "set_route_options":
+            options = kept.pop().call.arguments["avoid"]
+            clause = _with_options(clause, options)
+        if not any(other.call == clause.call for other in kept):
+            kept.append(clause)
+    return kept
+
+
+def _with_options(clause: Clause, avoid: list[str]) -> Clause:
+    merged = sorted({*clause.call.arguments["avoid"], *avoid})
+    call = replace(clause.call, arguments={**clause.call.arguments, "avoid": merged})
+    return replace(clause, candidates=(Candidate(call, clause.candidates[0].prior), *clause.candidates[1:]))
+
+
+# --- is it all said? -----------------------------------------------------------------------------------------------
+_OPEN_TAIL = re.compile(
+    r"(?:\b(?:to|the|by|a|an|and|in|on|at|of|for|my|set|turn|open|close|with|is|then|degrees?\s+and|up to|down to|some|point|or|from|"
+    r"me|i|avoid|minus|percent of|please)|到|把|的|调|成|为|百分之|再|和|去|在|我|给|请|开|不|点|负|零下|然后|并且|打|导航到|放|听|来|首|向|主|副)\W*$",
+    re.IGNORECASE,
+)
+_LEVELLED = frozenset(
+    ("set_temperature", "set_fan", "set_volume", "set_brightness", "set_seat_heating", "set_seat_ventilation")
+)
+_ZONED = frozenset(("set_temperature", "set_seat_heating", "set_seat_ventilation"))
+
+
+def is_complete(text: str, lexicon: Lexicon, language: Language) -> bool:
+    """True when the partial transcript is a whole command that is unlikely to go on; the turn may then end early."""
+    stripped = text.strip().rstrip(".。!！?？,，")
+    if not stripped or _OPEN_TAIL.search(stripped):
+        return False
+    clauses = interpret(stripped, lexicon, language)
+    return (
+        bool(clauses)
+        and all(_closed(clause) for clause in clauses[-1:])
+        and all(c.call.name != "refuse" or c.call.arguments["reason"] == "forbidden" for c in clauses)
+    )
+
+
+def _closed(clause: Clause) -> bool:
+    if len(clause.candidates) > 1 and not clause.implied:
+        return False
+    call, evidence = clause.call, clause.evidence
+    amount = amount_of(evidence)
+    if amount.value is not None and amount.unitless_end and (amount.unit is None or amount.open_ended):
+        return False
+    if call.name in _LEVELLED and not clause.implied:
+        if call.arguments["action"] == "change" and amount.value is None and amount.word is None:
+            return False
+        on_without_zone = (
+            call.name in _ZONED and amount.value is None and amount.word is None and not evidence.of("zone")
+        )
+        return not on_without_zone
+    if call.name == "play_media":
+        return bool(evidence.of("music")) or evidence.words[-1] in ("歌", "乐", "曲")
+    if call.name == "set_window":
+        return amount.value is not None or call.arguments["value"] == 0.0 or bool(evidence.of("zone"))
+    return True
