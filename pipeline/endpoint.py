@@ -32,8 +32,8 @@ _USUAL_LAG_SAMPLES = 3 * WINDOW_SAMPLES
 """How long after the end of speech the judge still calls a window speech, at most and as a rule."""
 _MISSED_SAMPLES = 4 * WINDOW_SAMPLES
 """How long after the judge's last speech a soft last consonant may follow."""
-_JUDGE_DELAY_MS = 320
-"""How late the judge may call a soft onset speech."""
+_JUDGE_DELAY_MS = 640
+"""How late gate and judge may call a soft onset speech: measured with speech 30 dB down."""
 
 
 def _samples(milliseconds: int) -> int:

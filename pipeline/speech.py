@@ -13,6 +13,8 @@ STEP_SAMPLES = 128
 _ABOVE_NOISE = 3.0
 _BELOW_SPEECH = 0.035
 _NOISE_STEPS = 25
+_PAUSE_STEPS = 16
+"""Sound that is followed by 128 ms of quiet is no part of the word that follows."""
 
 
 class History:
@@ -43,7 +45,7 @@ class History:
         return self._buffer[self._filled - count : self._filled], self._end - count
 
     def first_loud_sample(self, earliest: int, onset: int) -> int:
-        """Stream position in [earliest, onset] from which on the sound stands out of what came before it.
+        """Stream position in [earliest, onset] from which on, without a pause, sound stands out of what came before.
 
         The judge is slow to believe a soft first consonant; loudness is not. Returns `onset` when nothing stands out.
         """
@@ -55,7 +57,9 @@ class History:
         peaks = np.abs(samples[: steps * STEP_SAMPLES]).reshape(-1, STEP_SAMPLES).max(axis=1)
         noise = float(np.percentile(peaks[:before], 20.0))
         loud = np.flatnonzero(peaks[:before] >= max(_ABOVE_NOISE * noise, _BELOW_SPEECH * float(peaks.max())))
-        return first + int(loud[0]) * STEP_SAMPLES if len(loud) else onset
+        gaps = np.flatnonzero(np.diff(np.append(loud, before)) > _PAUSE_STEPS)
+        joined = loud[gaps[-1] + 1 :] if len(gaps) else loud
+        return first + int(joined[0]) * STEP_SAMPLES if len(joined) else onset
 
     def clear(self) -> None:
         """Forget everything."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Audio = NDArray[np.float32]
 
 WINDOW_SAMPLES = 512
-_BACKLOG_WINDOWS = 4
+_BACKLOG_WINDOWS = 8
 
 
 class Gate(Protocol):
