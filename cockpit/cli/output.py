@@ -6,17 +6,17 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
-import orjson
 import typer
 
 from models.errors import CockpitError
+from pipeline.wire import dumps_text
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
 def print_json(value: Any) -> None:
     """One JSON object on stdout. Paths and other values print as their text."""
-    sys.stdout.write(orjson.dumps(value, default=str, option=orjson.OPT_INDENT_2).decode() + "\n")
+    sys.stdout.write(dumps_text(value, default=str, pretty=True) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -6,13 +6,12 @@ not VSS's, it is one of LIMITS.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import orjson
-import rapidjson
-
 from pipeline.vehicle.places import Places
+from pipeline.wire import SchemaMismatch, validator
 
 LIMITS: dict[str, tuple[float, float, str]] = {
     "temperature": (16, 30, "Celsius"),
@@ -128,9 +127,9 @@ def schema_of(name: str, places: Places | None = None) -> dict[str, Any]:
 
 
 @cache
-def _validator(name: str, action: str | None) -> rapidjson.Validator:
+def _validator(name: str, action: str | None) -> Callable[[Any], None]:
     schema = SIMPLE[name] if action is None else BY_ACTION[name][action]
-    return rapidjson.Validator(orjson.dumps(schema).decode())
+    return validator(schema)
 
 
 def fault_of(name: str, arguments: dict[str, Any]) -> str | None:
@@ -143,11 +142,9 @@ def fault_of(name: str, arguments: dict[str, Any]) -> str | None:
     elif name not in SIMPLE:
         return "unknown_tool"
     try:
-        text = orjson.dumps(arguments).decode()
+        _validator(name, action)(arguments)
     except TypeError:
         return "invalid_arguments"
-    try:
-        _validator(name, action)(text)
-    except rapidjson.ValidationError as error:
-        return REASON_BY_KEYWORD.get(error.args[0], "invalid_arguments")
+    except SchemaMismatch as error:
+        return REASON_BY_KEYWORD.get(error.keyword, "invalid_arguments")
     return None
