@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from cockpit.arbiter.arbiter import Arbiter
 from cockpit.arbiter.requests import REFUSED, RELEASE, RUNNING, STOP, YIELD, Request
@@ -192,6 +193,26 @@ class Dispatcher:
             self.arbiter.policy.reset()
             self.arbiter.policy_changed()
             self._pump()
+
+    def hold_back(self, slowed: bool) -> None:
+        """See Arbiter.hold_back."""
+        with self._lock:
+            self.arbiter.hold_back(slowed)
+            self._pump()
+
+    def policy_state(self) -> tuple[int, dict[str, Any]]:
+        """(epoch, state): what the policy learnt, to be saved by the caller."""
+        with self._lock:
+            return self.arbiter.policy.epoch, self.arbiter.policy.state()
+
+    def restore_policy(self, state: Mapping[str, Any]) -> str | None:
+        """None when the state was taken, else why it does not fit."""
+        with self._lock:
+            refused = self.arbiter.policy.restore(state)
+            if refused is None:
+                self.arbiter.policy_changed()
+                self._pump()
+            return refused
 
     def freeze_policy(self, frozen: bool) -> None:
         with self._lock:

@@ -15,7 +15,7 @@ from typing import Final
 
 from cockpit.arbiter.admission import AGEING_STEP_NS, Queues, order_key, slot_of
 from cockpit.arbiter.budget import KvLedger
-from cockpit.arbiter.config import URGENT_PRIORITY, ArbiterConfig
+from cockpit.arbiter.config import BACKGROUND_PRIORITY, URGENT_PRIORITY, ArbiterConfig
 from cockpit.arbiter.degrade import TokenFloor
 from cockpit.arbiter.eviction import EvictionTable, Session
 from cockpit.arbiter.lanes import LanePlan, plan_lanes
@@ -29,6 +29,7 @@ from cockpit.arbiter.requests import (
     OVER_BUDGET,
     PAUSED_BY_OPERATOR,
     PAUSED_DEGRADED,
+    PAUSED_HARDWARE,
     QUEUED,
     REASONS,
     REFUSED,
@@ -78,6 +79,7 @@ class Arbiter:
         self.running: list[Request | None] = [None] * len(self.tasks)
         self.running_bits = 0
         self.operator_paused = 0
+        self.hardware_paused = 0
         self.yield_bits = 0
         """Bit t: task t, which runs now, must park at its next boundary. The caller keeps the gates in step."""
         self.evictions = 0
@@ -139,7 +141,7 @@ class Arbiter:
 
         None when nothing can start now. `yield_bits` is up to date afterwards.
         """
-        skip = self.operator_paused | self.floor.paused
+        skip = self._paused()
         waiting = self.queues.waiting
         heaps = self.queues.heaps
         while True:
@@ -328,7 +330,7 @@ class Arbiter:
 
     def _someone_waits_for(self, request: Request, now_ns: int) -> bool:
         bit = 1 << request.task
-        ready = self.queues.waiting & ~(self.operator_paused | self.floor.paused)
+        ready = self.queues.waiting & ~self._paused()
         if not ready:
             return False
         behind = self._degraded_key(request, now_ns)
@@ -406,6 +408,17 @@ class Arbiter:
     def resume(self, task: int) -> None:
         self.operator_paused &= ~(1 << task)
 
+    def hold_back(self, slowed: bool) -> None:
+        """While the hardware is slowed down (heat, power): start nothing of background tasks."""
+        self.hardware_paused = 0
+        if slowed:
+            for task in self._all:
+                if self._priorities[task] <= BACKGROUND_PRIORITY:
+                    self.hardware_paused |= 1 << task
+
+    def _paused(self) -> int:
+        return self.operator_paused | self.floor.paused | self.hardware_paused
+
     def evict(self, session: str, now_ns: int) -> str:
         """Drop a session's memory. "evicted", "at its next boundary" while a request runs on it, or "unknown"."""
         found = self.table.sessions.get(session)
@@ -458,6 +471,8 @@ class Arbiter:
             return REASONS[PAUSED_BY_OPERATOR]
         if self.floor.paused & bit:
             return REASONS[PAUSED_DEGRADED]
+        if self.hardware_paused & bit:
+            return REASONS[PAUSED_HARDWARE]
         blockers = self.running_bits & self._blocked_by[request.task]
         if blockers:
             names = ", ".join(self.task_names[task] for task in self._all if blockers >> task & 1)

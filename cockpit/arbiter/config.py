@@ -16,6 +16,9 @@ KeyPath = tuple[str | int, ...]
 URGENT_PRIORITY = 8
 """Tasks from this priority on never yield and are never overtaken by ageing (navigation, vehicle safety)."""
 
+BACKGROUND_PRIORITY = 3
+"""Tasks up to this priority wait while heat or power slows the hardware down."""
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|min)")
 _DURATION_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "min": 60_000_000_000}
 _LRU_K = re.compile(r"lru_k=(\d+)")

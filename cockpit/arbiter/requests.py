@@ -27,6 +27,7 @@ SLICE_OVER: Final = 11
 EVICTED: Final = 12
 IN_ORDER: Final = 13
 CANCELLED: Final = 14
+PAUSED_HARDWARE: Final = 15
 
 REASONS: Final = (
     "",
@@ -44,6 +45,7 @@ REASONS: Final = (
     "stopped: its session was evicted",
     "waits: others are before it in the queue",
     "cancelled by its owner",
+    "held: heat or power slows the hardware down; background tasks wait until that is over",
 )
 
 CONTINUE: Final = 0

@@ -29,7 +29,7 @@ class TaskStatus:
     sla_ms: float
     lane: str
     state: str
-    """running, yielding, queued, idle; paused (operator) or paused (degraded) wins over queued and idle."""
+    """running, yielding, queued, idle; paused (operator, degraded or hardware) wins over queued and idle."""
     why: str
     queued: int
     queue_limit: int
@@ -158,6 +158,8 @@ def _task(arbiter: Arbiter, task: int) -> TaskStatus:
         state = "paused (operator)"
     elif arbiter.floor.paused & bit:
         state = "paused (degraded)"
+    elif arbiter.hardware_paused & bit:
+        state = "paused (hardware)"
     elif heap:
         state = "queued"
     if heap and running is None:
