@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from store_fakes import file_entry, registry
 
-from cockpit import __version__
-from cockpit.cli import COMMANDS, GROUPS, checks, main
+from cockpit import __version__, cli
+from cockpit.cli import COMMANDS, Command, checks, main
 from cockpit.cli.output import print_table, size_text
 from cockpit.profile import Profile
 from cockpit.profile_load import load_profile
@@ -193,12 +193,28 @@ def test_doctor_says_plainly_that_there_is_no_gpu(monkeypatch: pytest.MonkeyPatc
 def test_every_command_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    for name, _ in (*COMMANDS, *GROUPS):
-        assert re.search(rf"^  {name} +\w", out, re.MULTILINE), name
-        assert len(run(capsys, name, "--help")[1]) > 100
+    for command in COMMANDS:
+        assert re.search(rf"^  {command.name} +{re.escape(command.summary[:30])}", out, re.MULTILINE), command.name
+        assert len(run(capsys, command.name, "--help")[1]) > 100
     assert "Exit codes" in out
     assert run(capsys, "--version")[1] == f"cockpit {__version__}\n"
     assert run(capsys, "modles")[0] == 2
+
+
+def test_a_command_whose_packages_are_missing_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "COMMANDS", (*COMMANDS, Command("fly", "cockpit.cli.wings:fly", "Fly.")))
+    code, _, err = run(capsys, "fly")
+    assert code == 3
+    assert "cockpit.cli.wings" in err
+    assert "run: pip install" in err
+
+
+def test_a_command_imports_only_what_it_needs() -> None:
+    code = "import sys; from cockpit.cli import build_app; build_app('profile'); print('onnxruntime' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout == "False\n"
 
 
 def test_nothing_is_coloured_when_piped() -> None:

@@ -1,4 +1,5 @@
-"""The command line. Each row of the two tables is one command; its module is imported when the program starts.
+"""The command line. Each row of the table is one command; only the module of the command that runs is imported, so
+`cockpit doctor` works on a machine where half of the packages are missing.
 
 A command raises `CockpitError`; `main` turns it into one message on stderr (and one JSON object on stdout with
 `--json`) and its exit code: 2 wrong input or configuration, 3 cannot start as asked, 4 fetching failed.
@@ -8,26 +9,39 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from cockpit import __version__
 from cockpit.cli.output import report_error
-from models.errors import CockpitError
+from models.errors import CockpitError, StartupError
 
-COMMANDS: tuple[tuple[str, str], ...] = (("doctor", "cockpit.cli.doctor:doctor"),)
-"""Name -> module:function, in the order of the help page."""
 
-GROUPS: tuple[tuple[str, str], ...] = (
-    ("models", "cockpit.cli.models:app"),
-    ("profile", "cockpit.cli.profile:app"),
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One row. `target`: module:function, or module:typer application when `group`. `summary`: its line in the help."""
+
+    name: str
+    target: str
+    summary: str
+    group: bool = False
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("say", "cockpit.cli.talk:say", "Play WAV files through the whole chain."),
+    Command("listen", "cockpit.cli.talk:listen", "Listen to the microphone and answer through the speaker."),
+    Command("ask", "cockpit.cli.talk:ask", "Answer one line of text."),
+    Command("models", "cockpit.cli.models:app", "Fetch, list, build and verify model weights.", group=True),
+    Command("profile", "cockpit.cli.profile:app", "Check, show and compare profiles.", group=True),
+    Command("doctor", "cockpit.cli.doctor:doctor", "Say what is missing here and the command that mends it."),
 )
-"""Name -> module:typer application."""
+"""In the order of the help page."""
 
 
-def build_app() -> typer.Typer:
-    """The whole command line."""
+def build_app(wanted: str | None) -> typer.Typer:
+    """The command line with `wanted` loaded; of every other command only the line in the help."""
     app = typer.Typer(
         name="cockpit",
         help="In-vehicle voice runtime: listens, understands, acts and answers, offline, in one process.",
@@ -39,10 +53,13 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for name, target in COMMANDS:
-        app.command(name)(_load(target))
-    for name, target in GROUPS:
-        app.add_typer(_load(target), name=name)
+    for command in COMMANDS:
+        if command.name != wanted:
+            app.command(command.name, help=command.summary)(_not_loaded)
+        elif command.group:
+            app.add_typer(_load(command), name=command.name)
+        else:
+            app.command(command.name)(_load(command))
     return app
 
 
@@ -50,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit. `arguments` default to those of the process."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        build_app()(arguments)
+        build_app(next((word for word in arguments if not word.startswith("-")), None))(arguments)
     except CockpitError as error:
         report_error(error, as_json="--json" in arguments)
         raise SystemExit(error.exit_code) from error
@@ -70,6 +87,14 @@ def _root(
     """Options of the program itself."""
 
 
-def _load(target: str) -> Any:
-    module, _, name = target.partition(":")
-    return getattr(importlib.import_module(module), name)
+def _not_loaded() -> None:
+    raise AssertionError("only the command that was asked for can run")
+
+
+def _load(command: Command) -> Any:
+    module, _, name = command.target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        remedy = 'run: pip install "cockpit-voice[cpu]"'
+        raise StartupError(f"cockpit {command.name} needs {error.name}, which is not installed; {remedy}") from error

@@ -50,7 +50,9 @@ def fetch(
     with _progress(quiet=json) as progress:
         for entry in chosen:
             came_from = store.fetch(entry.name, origins=origins, progress=progress)
-            report.append({"name": entry.name, "new": came_from, "folder": store.source_folder(entry.name)})
+            report.append(
+                {"name": entry.name, "new": list(dict.fromkeys(came_from)), "folder": store.source_folder(entry.name)}
+            )
             if not json:
                 done = f"fetched from {'; '.join(dict.fromkeys(came_from))}" if came_from else "already here"
                 sys.stderr.write(f"{entry.name}: {done}\n")
