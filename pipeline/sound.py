@@ -42,7 +42,7 @@ def _devices(module: Any, kind: str) -> str:
     names = [str(item["name"]) for item in module.query_devices() if item.get(f"max_{kind}_channels", 0) > 0]
     if names:
         return f"There are: {', '.join(names)}; choose one in the profile"
-    return f"This machine has none: connect one (arecord -l and aplay -l list them), or use WAV files ({kind})"
+    return f"This machine has no {kind} device: connect one (arecord -l and aplay -l list them), or use WAV files"
 
 
 class SampleRing:

@@ -145,7 +145,7 @@ def test_without_portaudio_or_device_start_is_refused(kind: type, monkeypatch: p
         kind()
     assert caught.value.exit_code == 3
     monkeypatch.setitem(sys.modules, "sounddevice", fake_module([]))
-    with pytest.raises(DeviceUnavailable, match="has none"):
+    with pytest.raises(DeviceUnavailable, match="connect one"):
         kind()
     monkeypatch.setitem(sys.modules, "sounddevice", fake_module([headset()]))
     with pytest.raises(DeviceUnavailable, match="There are: headset"):
