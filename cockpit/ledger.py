@@ -22,8 +22,8 @@ class TurnRecord:
     tool_results: tuple[ToolResult, ...] = ()
     reply: str = ""
     ms: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(MILLISECONDS))
-    speech_end_ns: int = 0
     decided_ns: int = 0
+    first_audio_ns: int = 0
     interrupted: bool = False
     closed: bool = False
 
@@ -85,6 +85,14 @@ class Ledger:
         """Remove a turn in which nothing was said (noise that the recogniser rejected)."""
         with self._changed:
             self._turns.pop(turn_id, None)
+            self._changed.notify_all()
+
+    def interrupt_older(self, generation: int) -> None:
+        """Close every open turn older than `generation`: barge-in has made its answer stale."""
+        with self._changed:
+            for record in self._turns.values():
+                if not record.closed and record.generation < generation:
+                    record.interrupted = record.closed = True
             self._changed.notify_all()
 
     def get(self, turn_id: int) -> TurnRecord | None:

@@ -11,18 +11,18 @@ from typing import Annotated
 
 import typer
 
-from cockpit.assemble import Assembly, assemble
+from cockpit.assemble import Announce, Assembly, assemble
 from cockpit.cli.output import JsonFlag, print_json
 from cockpit.cli.timeline import check_text, timeline
-from cockpit.ledger import TurnRecord
 from cockpit.profile import Profile
 from cockpit.profile_load import load_profile
-from cockpit.runtime import Runtime, Sink
-from cockpit.telemetry.trace import ChromeTracer
-from models.errors import StartupError
+from cockpit.runtime import NullSink, Runtime, Sink
+from cockpit.telemetry.trace import TraceRecorder
+from models.errors import InputError, StartupError
 from models.store import Store
 from pipeline.audio_in import MicSource, Pace, WavSource
-from pipeline.audio_out import NullSink, SpeakerSink, WavSink
+from pipeline.audio_out import SpeakerSink, WavSink
+from pipeline.frames import Language
 from pipeline.trace import NullTracer, Tracer
 
 ProfileName = Annotated[str, typer.Option("--profile", help="A profile that ships (cpu) or a path to a YAML file.")]
@@ -45,7 +45,7 @@ class Talk:
 def talking(profile_name: str, sink: Sink, trace: Path | None, *, live: bool, quiet: bool) -> Iterator[Talk]:
     """Assemble, start, hand over, stop; the trace is written whatever happens."""
     profile = load_profile(profile_name).profile
-    tracer: ChromeTracer | None = ChromeTracer() if trace else None
+    tracer: TraceRecorder | None = TraceRecorder() if trace else None
     used: Tracer = tracer or NullTracer()
     assembly = assemble(profile, Store.open(), sink, tracer=used, announce=_announce(quiet))
     runtime = Runtime(assembly.parts, live=live, barge_in=profile.audio.barge_in)
@@ -69,14 +69,12 @@ def say(
 ) -> None:
     """Play WAV files through the whole chain, one after another, at the speed they were spoken."""
     sources = [WavSource(file) for file in files]
-    sink: Sink = WavSink(out) if out else NullSink()
+    sink: Sink = WavSink(out, pace="fast") if out else NullSink()
     with talking(profile, sink, trace, live=False, quiet=json) as talk:
         pace: Pace = "fast" if fast else talk.profile.audio.pace
         shown: set[int] = set()
         for source in sources:
-            talk.runtime.listen(
-                WavSource(source.path, pace=pace, frame_samples=talk.profile.audio.frame_samples)
-            )
+            talk.runtime.listen(WavSource(source.path, pace=pace, frame_samples=talk.profile.audio.frame_samples))
             if not talk.runtime.wait_idle(TURN_TIMEOUT_S):
                 raise StartupError(f"{source.path.name}: no answer within {TURN_TIMEOUT_S:.0f} s")
             _show_new(talk.runtime, shown, source.path.name, quiet=json)
@@ -94,7 +92,7 @@ def ask(
 ) -> None:
     """Answer one line of text: the same chain, less the ears."""
     words = check_text(text)
-    sink: Sink = WavSink(out) if out else NullSink()
+    sink: Sink = WavSink(out, pace="fast") if out else NullSink()
     with talking(profile, sink, trace, live=False, quiet=json) as talk:
         talk.runtime.ask(words, _language(words, language), talk.assembly.turn_ids.next())
         if not talk.runtime.wait_idle(TURN_TIMEOUT_S):
@@ -110,6 +108,7 @@ def listen(profile: ProfileName = "cpu", trace: TraceFile = None, json: JsonFlag
     loaded = load_profile(profile).profile
     source = MicSource(_device(loaded.audio.input_device), frame_samples=loaded.audio.frame_samples)
     sink = SpeakerSink(_device(loaded.audio.output_device))
+    sink.start()
     with talking(profile, sink, trace, live=True, quiet=json) as talk:
         if not json:
             typer.echo(f"listening on {source.name} at {source.rate_hz} Hz; Ctrl-C ends it")
@@ -129,13 +128,15 @@ def _device(name: str) -> str | None:
     return None if name == "default" else name
 
 
-def _language(text: str, asked: str) -> str:
+def _language(text: str, asked: str) -> Language:
+    if asked in ("en", "zh"):
+        return "en" if asked == "en" else "zh"
     if asked != "auto":
-        return asked
+        raise InputError(f"--language {asked}: choose en, zh or auto")
     return "zh" if any("\u4e00" <= sign <= "\u9fff" for sign in text) else "en"
 
 
-def _announce(quiet: bool):  # type: ignore[no-untyped-def]
+def _announce(quiet: bool) -> Announce:
     def tell(what: str, milliseconds: float) -> None:
         if not quiet:
             sys.stderr.write(f"  ready: {what} in {milliseconds:.0f} ms\n")
@@ -155,8 +156,4 @@ def _show_new(runtime: Runtime, shown: set[int], title: str, *, quiet: bool) -> 
 
 
 def _print_turns(runtime: Runtime) -> None:
-    print_json({"turns": [_turn(record) for record in runtime.ledger.closed()]})
-
-
-def _turn(record: TurnRecord) -> dict[str, object]:
-    return record.as_json()
+    print_json({"turns": [record.as_json() for record in runtime.ledger.closed()]})

@@ -36,7 +36,7 @@ def _lines(record: TurnRecord, title: str) -> Iterator[str]:
 
 
 def bar(record: TurnRecord, total_ms: float) -> str:
-    """End of speech on the left, first audio on the right; `=` waiting for silence, `#` deciding, `~` voice, `.` rest."""
+    """End of speech on the left, first audio on the right; `=` silence, `#` deciding, `~` voice, `.` rest."""
     drawn = ""
     for name, sign in STAGES:
         share = min((record.ms[name] or 0.0) / total_ms, 1.0)

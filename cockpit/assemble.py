@@ -1,0 +1,129 @@
+"""From a profile and a store of built models to a warm set of stages. Nothing is fetched or built here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from cockpit.profile import Profile
+from cockpit.runtime import Parts, Sink
+from models.engines.base import Voice
+from models.engines.causal_lm import CausalLM
+from models.engines.espeak import EspeakVoice, EspeakWorker
+from models.engines.piper import PiperVoice
+from models.engines.silero import SileroVad
+from models.engines.webrtc_gate import WebRtcGate
+from models.engines.whisper import WhisperEngine
+from models.errors import DeviceUnavailable
+from models.store import Store
+from pipeline.asr import AsrStage
+from pipeline.dialogue import Understanding
+from pipeline.endpoint import Endpointer
+from pipeline.frames import Language
+from pipeline.trace import NullTracer, Tracer
+from pipeline.tts import TtsStage
+from pipeline.turns import Generations, TurnIds
+from pipeline.vehicle.lexicon import hotwords
+from pipeline.vehicle.signals import EmbeddedTree, SignalBackend
+
+T = TypeVar("T")
+Announce = Callable[[str, float], None]
+"""Called with (what was loaded, milliseconds) as each part becomes ready."""
+
+ESPEAK = "espeak-ng"
+ESPEAK_VOICES: dict[Language, str] = {"en": "en-us", "zh": "cmn"}
+
+
+def _quiet(_what: str, _milliseconds: float) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """The stages of one process and what they share."""
+
+    parts: Parts
+    turn_ids: TurnIds
+    espeak: EspeakWorker
+
+    def close(self) -> None:
+        """End the child process."""
+        self.espeak.close()
+
+
+def assemble(
+    profile: Profile,
+    store: Store,
+    sink: Sink,
+    *,
+    tracer: Tracer | None = None,
+    announce: Announce = _quiet,
+) -> Assembly:
+    """Load and warm up everything `profile` names.
+
+    Raises ModelMissing or FingerprintMismatch naming the command, DeviceUnavailable for a device that is not there.
+    """
+    if profile.device != "cpu":
+        raise DeviceUnavailable(
+            f"device {profile.device}: the voice chain runs on the CPU so far; use a profile with `device: cpu`"
+        )
+    folders = {name: store.built(name) for name in profile.models}
+    generations, turn_ids = Generations(), TurnIds()
+
+    recogniser = _timed("asr", announce, lambda: _recogniser(profile, folders))
+    model = _timed("llm", announce, lambda: _language_model(profile, folders))
+    espeak = EspeakWorker.load(folders[ESPEAK])
+    tts = _timed("tts", announce, lambda: _voices(profile, folders, espeak))
+    understanding = Understanding.create(_vehicle(profile), model, default_language=profile.asr.languages[0])
+    _timed("prefix", announce, understanding.warm_up)
+    endpointer = Endpointer(
+        profile.endpoint.config, WebRtcGate.load(), SileroVad.load(folders["silero-vad"]), generations, turn_ids
+    )
+    words = hotwords if profile.asr.hotwords else None
+    asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
+    parts = Parts(endpointer, asr, understanding, tts, sink, generations, tracer or NullTracer())
+    return Assembly(parts, turn_ids, espeak)
+
+
+def _timed(what: str, announce: Announce, make: Callable[[], T]) -> T:
+    start_s = time.perf_counter()
+    made = make()
+    announce(what, (time.perf_counter() - start_s) * 1000)
+    return made
+
+
+def _recogniser(profile: Profile, folders: dict[str, Path]) -> WhisperEngine:
+    engine = WhisperEngine.load(folders[profile.asr.model], threads=profile.asr.threads)
+    engine.warm_up()
+    return engine
+
+
+def _language_model(profile: Profile, folders: dict[str, Path]) -> CausalLM:
+    return CausalLM.load(
+        folders[profile.llm.model], threads=profile.llm.threads, context_tokens=profile.llm.context_tokens
+    )
+
+
+def _voices(profile: Profile, folders: dict[str, Path], espeak: EspeakWorker) -> TtsStage:
+    voices: dict[Language, Voice] = {}
+    chosen: tuple[tuple[Language, str], ...] = (("en", profile.tts.en_voice), ("zh", profile.tts.zh_voice))
+    for language, name in chosen:
+        if name == ESPEAK:
+            voices[language] = EspeakVoice(espeak, ESPEAK_VOICES[language])
+        else:
+            voices[language] = PiperVoice.load(folders[name], threads=profile.tts.threads, phonemizer=espeak)
+    stage = TtsStage(voices)
+    stage.warm_up()
+    return stage
+
+
+def _vehicle(profile: Profile) -> SignalBackend:
+    if profile.vehicle.backend == "kuksa":
+        from pipeline.vehicle.kuksa import KuksaTree
+
+        assert profile.vehicle.socket is not None
+        return KuksaTree.connect(profile.vehicle.socket)
+    return EmbeddedTree()
