@@ -1,10 +1,11 @@
-"""Random weights of a Gemma-3-shaped decoder on the GPU, packed for the decode kernels, and its fp32 reference in torch.
+"""Random weights of a Gemma-3-shaped decoder on the GPU, packed for the decode kernels, and an fp32 reference.
 
 Bench only: torch makes the numbers and checks the answers; what is measured does not use it.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,16 +41,18 @@ class Packed:
     def dense(self) -> torch.Tensor:
         """fp32 (N, K): exactly the numbers that the kernels multiply with."""
         rows, columns = self.shape
-        if self.scales is None:
+        if self.format in _HALF:
             return self.data.view(rows, columns).float()
-        if self.format == "int8":
+        if self.scales is not None:
             q = self.data.view(rows // 2, self.slices, 2, columns // self.slices)
             return q.permute(0, 2, 1, 3).reshape(rows, columns).float() * self.scales[:, None]
         blocks = columns // 32 // self.slices
-        q = self.data.view(rows // 2, self.slices, 2, blocks, 16)
+        tiles = self.data.view(rows // 2 * self.slices, -1)
+        q = tiles[:, : 2 * blocks * 16].reshape(rows // 2, self.slices, 2, blocks, 16)
+        scales = tiles[:, 2 * blocks * 16 :].contiguous().view(torch.float16)
         both = torch.cat([q & 15, q >> 4], dim=-1).float() - 8
-        scales = self.scales.view(rows // 2, self.slices, 2, blocks, 1).float()
-        return (both * scales).permute(0, 2, 1, 3, 4).reshape(rows, columns)
+        dense = both * scales.view(rows // 2, self.slices, 2, blocks, 1).float()
+        return dense.permute(0, 2, 1, 3, 4).reshape(rows, columns)
 
 
 def pack(weights: torch.Tensor, format: Format, slices: int = 1) -> Packed:
@@ -66,8 +69,9 @@ def pack(weights: torch.Tensor, format: Format, slices: int = 1) -> Packed:
     blocks = w.view(rows // 2, 2, slices, columns // slices // 32, 32).permute(0, 2, 1, 3, 4)
     scales = (blocks.abs().amax(-1, keepdim=True) / 7).clamp_min(1e-7).half()
     q = (torch.round(blocks / scales.float()).clamp(-8, 7) + 8).to(torch.uint8)
-    packed = (q[..., :16] | (q[..., 16:] << 4)).contiguous()
-    return Packed(format, packed, scales.squeeze(-1).contiguous(), slices, (rows, columns))
+    nibbles = (q[..., :16] | (q[..., 16:] << 4)).reshape(rows // 2 * slices, -1)
+    tiles = torch.cat([nibbles, scales.reshape(rows // 2 * slices, -1).contiguous().view(torch.uint8)], dim=1)
+    return Packed(format, tiles.contiguous(), None, slices, (rows, columns))
 
 
 @dataclass
@@ -248,7 +252,7 @@ def compare(
         (chosen,) = session.tokens(position + step, 1)
         got, want = logits.double(), reference.step(token, position + step).double()
         error = float((got - want).norm() / want.norm())
-        worst = max(worst, error) if error == error else float("inf")
+        worst = max(worst, error) if math.isfinite(error) else math.inf
         best = int(want.argmax())
         agreed += chosen == best
         ties += chosen == int(got.argmax())

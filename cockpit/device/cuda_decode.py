@@ -20,6 +20,8 @@ Format = Literal["fp16", "int8", "int4", "bf16"]
 _FORMAT_NUMBER = {"fp16": 0, "int8": 1, "int4": 2, "bf16": 3}
 _HEAD_DIM = 256
 _ATTENTION_BLOCK = 256
+_SHARED_LIMIT_BYTES = 212 * 1024
+"""Dynamic shared memory a GEMV block may have on Hopper, beside its static activations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class DecodeShape:
 
 @dataclass(frozen=True, slots=True)
 class MatrixAddress:
-    """One matrix on the device in the tile order of kernels/decode.cu. scales 0: the format has none."""
+    """One matrix on the device in the tile order of kernels/decode.cu. scales: fp32 per row (int8), else 0."""
 
     weights: int
     scales: int
@@ -111,17 +113,16 @@ class DecodeWeights:
 @dataclass(frozen=True, slots=True)
 class DecodeTuning:
     """How the kernels are built and launched. block: threads of a GEMV block; resident: blocks of it an SM can hold;
-    splits: attention blocks per KV head; ahead_*: bytes brought into L2 before the kernel that streams them."""
+    stages: weight tiles a warp keeps in flight; splits: attention blocks per KV head; attention_batch: positions a warp
+    of them has in flight; early: kernels start before their predecessor ends."""
 
-    block: int = 384
+    block: int = 512
     resident: int = 2
+    stages: int = 1
     blocks_per_sm: int = 1
-    splits: int = 32
+    splits: int = 16
+    attention_batch: int = 4
     early: bool = True
-    ahead_o_bytes: int = 0
-    ahead_gate_up_bytes: int = 0
-    ahead_down_bytes: int = 0
-    ahead_qkv_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,11 @@ class DecodeKernels:
     format: Format
     tuning: DecodeTuning
     functions: dict[str, Any]
+
+
+def tile_bytes(format: Format, columns: int) -> int:
+    """Bytes of one weight tile of kernels/decode.cu: 1 or 2 rows of `columns`, int4 scales included."""
+    return {"fp16": 2 * columns, "bf16": 2 * columns, "int8": 2 * columns, "int4": columns * 9 // 8}[format]
 
 
 def decode_defines(shape: DecodeShape, format: Format, tuning: DecodeTuning) -> tuple[str, ...]:
@@ -146,6 +152,8 @@ def decode_defines(shape: DecodeShape, format: Format, tuning: DecodeTuning) -> 
         f"FORMAT={_FORMAT_NUMBER[format]}",
         f"BLOCK={tuning.block}",
         f"RESIDENT={tuning.resident}",
+        f"STAGES={tuning.stages}",
+        f"ATT_BATCH={tuning.attention_batch}",
         f"HIDDEN={shape.hidden}",
         f"FFN={shape.ffn}",
         f"VOCAB={shape.vocab}",
@@ -162,7 +170,8 @@ def build_decode_kernels(
     library = driver.library(compile_cubin(source, capability, decode_defines(shape, format, tuning)))
     names = ("qkv", "attention", "o_proj", "gate_up", "down", "lm_head")
     functions = {name: driver.kernel(library, name) for name in names}
-    driver.allow_shared(functions["down"], 96 * 1024)
+    for name, function in functions.items():
+        driver.allow_shared(function, 0 if name == "attention" else _SHARED_LIMIT_BYTES)
     return DecodeKernels(shape, format, tuning, functions)
 
 
@@ -248,20 +257,16 @@ class DecodeSession:
         self._lm_head()
 
     def _layer(self, index: int, first_early: bool) -> None:
-        layer, shape, tuning = self.weights.layers[index], self.weights.shape, self.kernels.tuning
-        b = self.buffers
-        following = self.weights.layers[index + 1].qkv if index + 1 < shape.layers else self.weights.embedding
+        layer, shape, b = self.weights.layers[index], self.weights.shape, self.buffers
         before = self._residual("x_b", index - 1, 3, layer.norms, "x_a") if index else self._embedded(layer.norms)
-        qkv = self._matrix(layer.qkv, layer.o, tuning.ahead_o_bytes)
-        self._gemv("qkv", first_early, qkv, before, struct.pack("Q", b["qkv"]))
+        self._gemv("qkv", first_early, layer.qkv, before, struct.pack("Q", b["qkv"]))
         self._attention(index)
-        o = self._matrix(layer.o, layer.gate_up, 0)
-        self._gemv("o_proj", True, o, struct.pack("QQ", b["attention"], b["delta"]), split=True)
+        pointers = struct.pack("Q", b["attention"]), struct.pack("Q", b["delta"])
+        self._gemv("o_proj", True, layer.o, *pointers, inner=shape.attention_width)
         between = self._residual("x_a", index, 1, layer.norms + 8 * shape.hidden, "x_b")
-        gate_up = self._matrix(layer.gate_up, layer.down, tuning.ahead_down_bytes)
-        self._gemv("gate_up", True, gate_up, between, struct.pack("Q", b["act"]))
-        down = self._matrix(layer.down, following, tuning.ahead_qkv_bytes)
-        self._gemv("down", True, down, struct.pack("QQ", b["act"], b["delta"]), split=True, shared=self._down_shared())
+        self._gemv("gate_up", True, layer.gate_up, between, struct.pack("Q", b["act"]))
+        pointers = struct.pack("Q", b["act"]), struct.pack("Q", b["delta"])
+        self._gemv("down", True, layer.down, *pointers, extra_shared=self._down_shared())
 
     def _lm_head(self) -> None:
         shape, b = self.weights.shape, self.buffers
@@ -269,26 +274,24 @@ class DecodeSession:
         choice = struct.pack(
             "6Q", b["best"], b["best"] + 8, b["state"], b["state"] + 4, b["history"], b.get("logits", 0)
         )
-        self._gemv("lm_head", True, self._matrix(self.weights.embedding, self.weights.embedding, 0), residual, choice)
+        self._gemv("lm_head", True, self.weights.embedding, residual, choice)
 
-    def _gemv(self, name: str, early: bool, *arguments: bytes, split: bool = False, shared: int = 0) -> None:
-        """split: the last argument holds two pointers that are two parameters of the kernel."""
+    def _gemv(
+        self, name: str, early: bool, matrix: MatrixAddress, *arguments: bytes, inner: int = 0, extra_shared: int = 0
+    ) -> None:
+        """inner: columns of a tile (0: hidden)."""
         tuning = self.kernels.tuning
-        if split:
-            arguments = (*arguments[:-1], arguments[-1][:8], arguments[-1][8:])
-        grid = (self.sms * tuning.blocks_per_sm, 1, 1)
+        tile = tile_bytes(self.kernels.format, inner or self.weights.shape.hidden)
         self.driver.launch(
             self.kernels.functions[name],
-            grid,
+            (self.sms * tuning.blocks_per_sm, 1, 1),
             tuning.block,
             self.stream,
+            struct.pack("QQ", matrix.weights, matrix.scales),
             *arguments,
-            shared_bytes=shared,
+            shared_bytes=tuning.block // 32 * tuning.stages * tile + extra_shared,
             early=early and tuning.early,
         )
-
-    def _matrix(self, matrix: MatrixAddress, ahead: MatrixAddress, ahead_bytes: int) -> bytes:
-        return struct.pack("4Q", matrix.weights, matrix.scales, ahead.weights, min(ahead_bytes, ahead.size_bytes))
 
     def _residual(self, source: str, post_layer: int, post_norm: int, pre_norm: int, target: str) -> bytes:
         shape, b = self.weights.shape, self.buffers
@@ -319,7 +322,7 @@ class DecodeSession:
         per_layer = shape.kv_heads * self.capacity * _HEAD_DIM * 2
         rope = self.weights.rope_global if shape.is_global(index) else self.weights.rope_local
         arguments = struct.pack(
-            "11Qiif4xQQ",
+            "11Qiif4x",
             b["qkv"],
             layer.qk_norms,
             layer.qk_norms + 4 * _HEAD_DIM,
@@ -334,15 +337,13 @@ class DecodeSession:
             self.capacity,
             0 if shape.is_global(index) else shape.window,
             shape.eps,
-            layer.gate_up.weights,
-            min(tuning.ahead_gate_up_bytes, layer.gate_up.size_bytes),
         )
         grid = (tuning.splits, shape.kv_heads, 1)
         function = self.kernels.functions["attention"]
         self.driver.launch(function, grid, _ATTENTION_BLOCK, self.stream, arguments, early=tuning.early)
 
     def _down_shared(self) -> int:
-        """Dynamic shared memory of `down`: the activations as kernels/decode.cu lays them out, then partial sums."""
+        """Dynamic shared memory of `down` beside its tiles: activations (as in kernels/decode.cu), then partial sums."""
         shape, tuning = self.weights.shape, self.kernels.tuning
         quantised = self.kernels.format in ("int8", "int4")
         rows = 2 if quantised else 1

@@ -285,9 +285,16 @@ class BoundDriver:
         return self.check(self.api.cuLibraryGetKernel(library, name.encode()))
 
     def allow_shared(self, kernel: Any, size_bytes: int) -> None:
-        """Let `kernel` have more than 48 KB of dynamic shared memory."""
-        name = self.api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self.check(self.api.cuKernelSetAttribute(name, size_bytes, kernel, self.device))
+        """Let `kernel` have that much dynamic shared memory, and the SM all the shared memory it can be given.
+
+        The second matters for kernels that overlap: an SM must be empty before its shared memory can be resized.
+        """
+        names = self.api.CUfunction_attribute
+        most = names.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        self.check(self.api.cuKernelSetAttribute(most, 100, kernel, self.device))
+        if size_bytes:
+            dynamic = names.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self.check(self.api.cuKernelSetAttribute(dynamic, size_bytes, kernel, self.device))
 
     def launch(
         self,

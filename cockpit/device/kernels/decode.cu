@@ -3,14 +3,18 @@
 // Compiled at run time (NVRTC) per model shape and weight format, so it includes nothing. Macros, all required:
 //   FORMAT 0 fp16, 1 int8 (one scale a row), 2 int4 (one fp16 scale per 32 weights), 3 bf16
 //   BLOCK  threads of a GEMV block (at least HIDDEN / 8);  RESIDENT  blocks an SM must be able to hold at once
+//   STAGES weight tiles a warp keeps in flight
+//   ATT_BATCH  positions a warp of the attention kernel has in flight
 //   HIDDEN FFN VOCAB Q_HEADS KV_HEADS: the model;  head_dim is 256
 //
-// Weights travel in tiles that one warp reads with 16-byte loads: ROWS rows x K columns, contiguous, K = HIDDEN or the
-// attention width. A matrix whose rows are longer (FFN) is stored as tiles of consecutive slices. In fp16 this is plain
-// row-major order. Gate and up rows are interleaved. Activations are fp32 between kernels.
+// Weights travel in tiles that one warp copies to shared memory, 16 bytes a lane: ROWS rows x K columns, contiguous, K =
+// HIDDEN or the attention width, then (int4) the tile's scales. A matrix whose rows are longer (FFN) is stored as tiles of
+// consecutive slices. In fp16 this is plain row-major order. Gate and up rows are interleaved. Activations are fp32
+// between kernels.
 //
-// Every kernel is launched with programmatic stream serialisation: it starts while its predecessor still runs, loads
-// its first weight tile (weights never change), and only then waits for the predecessor's results.
+// Every kernel is launched with programmatic stream serialisation: it starts while its predecessor still runs, begins
+// to copy its first weight tiles (weights never change), and only then waits for the predecessor's results. Tiles live
+// in shared memory, not in registers, so that two kernels fit on an SM at once.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -36,6 +40,11 @@ typedef unsigned long long u64;
 #define PER_LOAD 32
 #endif
 #define LOADS(K) (ROWS * (K) / PER_LOAD / 32)
+#if FORMAT == 2
+#define TILE_BYTES(K) (LOADS(K) * (512 + 64))
+#else
+#define TILE_BYTES(K) (LOADS(K) * 512)
+#endif
 
 // --- small pieces ---------------------------------------------------------------------------------------------------
 __device__ __forceinline__ void pdl_trigger() {
@@ -67,34 +76,11 @@ __device__ __forceinline__ u32 kv_pair(float lo, float hi) {
   asm("{.reg .b16 a, b; cvt.rn.f16.f32 a, %1; cvt.rn.f16.f32 b, %2; mov.b32 %0, {a, b};}" : "=r"(out) : "f"(lo), "f"(hi));
   return out;
 }
-__device__ __forceinline__ uint4 load_stream(const uint4* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-  return v;
-}
-__device__ __forceinline__ float load_scale16(const u16* p) {
-  u16 v;
-  asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(v) : "l"(p));
-  return kv_float(v);
+__device__ __forceinline__ void copy16(u32 to, const char* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ __forceinline__ void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
-// This block's share of [base, base + bytes) into L2: weights that a later kernel will stream.
-__device__ __forceinline__ void prefetch_share(const char* base, u64 bytes) {
-  if (bytes == 0) return;
-  u64 share = (bytes / gridDim.x) & ~(u64)127;
-  const char* mine = base + share * blockIdx.x;
-#if __CUDA_ARCH__ >= 900
-  const u64 piece = 4096;
-  for (u64 at = (u64)threadIdx.x * piece; at < share; at += (u64)blockDim.x * piece) {
-    u32 size = (u32)(share - at < piece ? share - at : piece);
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(mine + at), "r"(size) : "memory");
-  }
-#else
-  for (u64 at = (u64)threadIdx.x * 128; at < share; at += (u64)blockDim.x * 128) prefetch_line(mine + at);
-#endif
-}
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
   for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
@@ -166,36 +152,65 @@ __device__ __forceinline__ void read8(float (&v)[8], const float* p) {
   v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
-// --- one weight tile ------------------------------------------------------------------------------------------------
-template <int N>
-struct Tile {
-  uint4 w[N];
-#if FORMAT == 2
-  float s[N];
-#endif
+// --- weight tiles on their way ---------------------------------------------------------------------------------------
+// One warp's queue: STAGES slots of one tile. `at(q)` is the index of the warp's q-th tile in the matrix.
+template <int K, class At>
+struct Feed {
+  const char* weights;
+  char* slots;
+  int count, lane;
+  At at;
+
+  __device__ __forceinline__ void issue(int q) {
+    if (q < count) {
+      const char* from = weights + (long)at(q) * TILE_BYTES(K) + lane * 16;
+      u32 to = (u32)__cvta_generic_to_shared(slots + (q % STAGES) * TILE_BYTES(K)) + lane * 16;
+#pragma unroll
+      for (int i = 0; i < TILE_BYTES(K) / 512; ++i) copy16(to + i * 512, from + i * 512);
+      if (TILE_BYTES(K) % 512 && lane < TILE_BYTES(K) % 512 / 16)
+        copy16(to + TILE_BYTES(K) / 512 * 512, from + TILE_BYTES(K) / 512 * 512);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  __device__ __forceinline__ void begin() {
+#pragma unroll
+    for (int q = 0; q < STAGES; ++q) issue(q);
+  }
+  __device__ __forceinline__ const char* tile(int q) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+    __syncwarp();
+    return slots + (q % STAGES) * TILE_BYTES(K);
+  }
+  // The q-th tile is used up: its slot takes the next one.
+  __device__ __forceinline__ void next(int q) {
+    __syncwarp();
+    issue(q + STAGES);
+  }
 };
-template <int N>
-__device__ __forceinline__ void load_tile(Tile<N>& t, const char* weights, const char* scales, long index, int lane) {
-  const uint4* p = (const uint4*)weights + index * (N * 32) + lane;
-#pragma unroll
-  for (int i = 0; i < N; ++i) t.w[i] = load_stream(p + i * 32);
-#if FORMAT == 2
-  const u16* s = (const u16*)scales + index * (N * 32) + lane;
-#pragma unroll
-  for (int i = 0; i < N; ++i) t.s[i] = load_scale16(s + i * 32);
-#endif
+template <int K, class At>
+__device__ __forceinline__ Feed<K, At> feed(const char* weights, char* ring, int count, At at) {
+  const int warp = threadIdx.x >> 5;
+  return Feed<K, At>{weights, ring + warp * (STAGES * TILE_BYTES(K)), count, (int)threadIdx.x & 31, at};
 }
+// Tiles of this warp when tile t goes to warp t / gridDim.x of block t % gridDim.x, round after round.
+struct Spread {
+  int first, step;
+  __device__ __forceinline__ Spread() : first((threadIdx.x >> 5) * gridDim.x + blockIdx.x), step(gridDim.x * WARPS) {}
+  __device__ __forceinline__ int count(int tiles) const { return first < tiles ? (tiles - first + step - 1) / step : 0; }
+};
 __device__ __forceinline__ int dot4(u32 a, u32 b, int c) {
   int d;
   asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 }
 // acc[r] += tile row r . activations [first column = at * 8]. TILE_K columns a row.
-template <int N, int TILE_K, int K>
-__device__ __forceinline__ void dot_tile(float (&acc)[ROWS], const Tile<N>& t, const Activations<K>& a, int at, int lane) {
+template <int TILE_K, int K>
+__device__ __forceinline__ void dot_tile(float (&acc)[ROWS], const char* tile, const Activations<K>& a, int at, int lane) {
+  constexpr int N = LOADS(TILE_K);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    const u32 w[4] = {t.w[i].x, t.w[i].y, t.w[i].z, t.w[i].w};
+    const uint4 word = ((const uint4*)tile)[i * 32 + lane];
+    const u32 w[4] = {word.x, word.y, word.z, word.w};
 #if FORMAT == 0 || FORMAT == 3
     float4 x = a.lo[at + i * 32 + lane], y = a.hi[at + i * 32 + lane];
     float s = acc[0];
@@ -226,17 +241,13 @@ __device__ __forceinline__ void dot_tile(float (&acc)[ROWS], const Tile<N>& t, c
       d = dot4((w[j] >> 4) & 0x0f0f0f0fu, ys[j], d);
     }
     float2 scale = a.scale[block];
-    float v = t.s[i] * fmaf((float)d, scale.x, -8.f * scale.y);  // nibbles are stored as weight + 8
+    float v = kv_float(((const u16*)(tile + N * 512))[flat]) * fmaf((float)d, scale.x, -8.f * scale.y);  // nibbles are stored as weight + 8
     if ((i + 1) * 32 <= per_row) acc[0] += v;
     else if (i * 32 >= per_row) acc[1] += v;
     else if (row) acc[1] += v;
     else acc[0] += v;
 #endif
   }
-}
-__device__ __forceinline__ void reduce_rows(float (&acc)[ROWS]) {
-#pragma unroll
-  for (int r = 0; r < ROWS; ++r) acc[r] = warp_sum(acc[r]);
 }
 __device__ __forceinline__ float row_scale(const char* scales, long row) {
 #if FORMAT == 1
@@ -259,10 +270,11 @@ __device__ __forceinline__ void embedding8(float (&v)[8], const char* weights, c
 #pragma unroll
   for (int i = 0; i < 8; ++i) v[i] = s * (float)q[i];
 #else
-  long block = row * (HIDDEN / 32) + (chunk >> 2);
+  const char* tile = weights + (row >> 1) * TILE_BYTES(HIDDEN);
+  int block = (row & 1) * (HIDDEN / 32) + (chunk >> 2);
   int part = chunk & 3;
-  const u8* q = (const u8*)weights + block * 16 + (part & 1) * 8;
-  float s = kv_float(((const u16*)scales)[block]);
+  const u8* q = (const u8*)tile + block * 16 + (part & 1) * 8;
+  float s = kv_float(((const u16*)(tile + LOADS(HIDDEN) * 512))[block]);
 #pragma unroll
   for (int i = 0; i < 8; ++i) v[i] = s * (float)((int)((q[i] >> (4 * (part >> 1))) & 15) - 8);
 #endif
@@ -345,72 +357,62 @@ __device__ __forceinline__ void load_vector(Activations<K>& a, const float* x) {
 
 struct Matrix {
   const char* weights;
-  const char* scales;
-  const char* prefetch;  // what a later kernel will stream
-  u64 prefetch_bytes;
+  const char* scales;  // int8: fp32 per row
 };
 
 // --- kernels --------------------------------------------------------------------------------------------------------
-// out (QKV_ROWS) = W_qkv . norm(x). Grid: any number of blocks.
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
-qkv(Matrix m, Residual r, float* out) {
+// All GEMVs: any number of blocks; dynamic shared memory holds the warps' tile slots (WARPS x STAGES x TILE_BYTES).
+extern __shared__ __align__(16) char ring[];
+
+__device__ __forceinline__ void store_rows(float (&acc)[ROWS], int tile, const Matrix& m, float* out, int lane) {
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) acc[r] = warp_sum(acc[r]);
+  if (lane < ROWS) {
+    float v = acc[0];
+#if ROWS == 2
+    if (lane == 1) v = acc[1];
+#endif
+    int row = tile * ROWS + lane;
+    out[row] = v * row_scale(m.scales, row);
+  }
+}
+
+// out (QKV_ROWS) = W_qkv . norm(x).
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) qkv(Matrix m, Residual r, float* out) {
   __shared__ Activations<HIDDEN> a;
   pdl_trigger();
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int step = gridDim.x * WARPS, tiles = QKV_ROWS / ROWS;
-  int t = warp * gridDim.x + blockIdx.x;
-  Tile<LOADS(HIDDEN)> tile;
-  if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
+  const int lane = threadIdx.x & 31;
+  const Spread spread;
+  auto tiles = feed<HIDDEN>(m.weights, ring, spread.count(QKV_ROWS / ROWS),
+                            [=](int q) { return spread.first + q * spread.step; });
+  tiles.begin();
   prefetch_norms(r);
-  prefetch_share(m.prefetch, m.prefetch_bytes);
   pdl_wait();
   residual_norm(a, r);
-  while (t < tiles) {
+  for (int q = 0; q < tiles.count; ++q) {
     float acc[ROWS] = {};
-    dot_tile<LOADS(HIDDEN), HIDDEN, HIDDEN>(acc, tile, a, 0, lane);
-    int done = t;
-    t += step;
-    if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
-    reduce_rows(acc);
-    if (lane < ROWS) {
-      float v = acc[0];
-#if ROWS == 2
-      if (lane == 1) v = acc[1];
-#endif
-      int row = done * ROWS + lane;
-      out[row] = v * row_scale(m.scales, row);
-    }
+    dot_tile<HIDDEN, HIDDEN>(acc, tiles.tile(q), a, 0, lane);
+    tiles.next(q);
+    store_rows(acc, tiles.at(q), m, out, lane);
   }
 }
 
 // out (HIDDEN) = W_o . attention.
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
-o_proj(Matrix m, const float* attention, float* out) {
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) o_proj(Matrix m, const float* attention, float* out) {
   __shared__ Activations<ATT_WIDTH> a;
   pdl_trigger();
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int step = gridDim.x * WARPS, tiles = HIDDEN / ROWS;
-  int t = warp * gridDim.x + blockIdx.x;
-  Tile<LOADS(ATT_WIDTH)> tile;
-  if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
-  prefetch_share(m.prefetch, m.prefetch_bytes);
+  const int lane = threadIdx.x & 31;
+  const Spread spread;
+  auto tiles = feed<ATT_WIDTH>(m.weights, ring, spread.count(HIDDEN / ROWS),
+                               [=](int q) { return spread.first + q * spread.step; });
+  tiles.begin();
   pdl_wait();
   load_vector(a, attention);
-  while (t < tiles) {
+  for (int q = 0; q < tiles.count; ++q) {
     float acc[ROWS] = {};
-    dot_tile<LOADS(ATT_WIDTH), ATT_WIDTH, ATT_WIDTH>(acc, tile, a, 0, lane);
-    int done = t;
-    t += step;
-    if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
-    reduce_rows(acc);
-    if (lane < ROWS) {
-      float v = acc[0];
-#if ROWS == 2
-      if (lane == 1) v = acc[1];
-#endif
-      int row = done * ROWS + lane;
-      out[row] = v * row_scale(m.scales, row);
-    }
+    dot_tile<ATT_WIDTH, ATT_WIDTH>(acc, tiles.tile(q), a, 0, lane);
+    tiles.next(q);
+    store_rows(acc, tiles.at(q), m, out, lane);
   }
 }
 
@@ -418,73 +420,69 @@ __device__ __forceinline__ float gelu_tanh(float x) {
   return 0.5f * x * (1.f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 // out (FFN) = gelu(W_gate . h) * (W_up . h), h = norm(x); rows of gate and up alternate.
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
-gate_up(Matrix m, Residual r, float* out) {
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) gate_up(Matrix m, Residual r, float* out) {
   __shared__ Activations<HIDDEN> a;
   pdl_trigger();
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int step = gridDim.x * WARPS;
-  constexpr int N = LOADS(HIDDEN), per_task = 2 / ROWS;
-  int t = warp * gridDim.x + blockIdx.x;
-  Tile<N> tile;
-  if (t < FFN) load_tile(tile, m.weights, m.scales, (long)t * per_task, lane);
+  const int lane = threadIdx.x & 31;
+  constexpr int per_task = 2 / ROWS;
+  const Spread spread;
+  const int tasks = spread.count(FFN);
+  auto tiles = feed<HIDDEN>(m.weights, ring, tasks * per_task, [=](int q) {
+    return (spread.first + q / per_task * spread.step) * per_task + q % per_task;
+  });
+  tiles.begin();
   prefetch_norms(r);
-  prefetch_share(m.prefetch, m.prefetch_bytes);
   pdl_wait();
   residual_norm(a, r);
-  while (t < FFN) {
-    float gate, up;
-    float acc[ROWS] = {};
-    dot_tile<N, HIDDEN, HIDDEN>(acc, tile, a, 0, lane);
-    int done = t;
-    t += step;
-#if ROWS == 1
-    load_tile(tile, m.weights, m.scales, (long)done * 2 + 1, lane);
-    float second[ROWS] = {};
-    dot_tile<N, HIDDEN, HIDDEN>(second, tile, a, 0, lane);
-    if (t < FFN) load_tile(tile, m.weights, m.scales, (long)t * 2, lane);
-    gate = warp_sum(acc[0]);
-    up = warp_sum(second[0]);
+  for (int task = 0; task < tasks; ++task) {
+    float acc[2] = {};
+#if ROWS == 2
+    dot_tile<HIDDEN, HIDDEN>(acc, tiles.tile(task), a, 0, lane);
+    tiles.next(task);
 #else
-    if (t < FFN) load_tile(tile, m.weights, m.scales, t, lane);
-    gate = warp_sum(acc[0]);
-    up = warp_sum(acc[ROWS - 1]);
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      float one[ROWS] = {};
+      dot_tile<HIDDEN, HIDDEN>(one, tiles.tile(task * 2 + part), a, 0, lane);
+      tiles.next(task * 2 + part);
+      acc[part] = one[0];
+    }
 #endif
+    float gate = warp_sum(acc[0]), up = warp_sum(acc[1]);
     if (lane == 0) {
-      gate *= row_scale(m.scales, 2 * done), up *= row_scale(m.scales, 2 * done + 1);
-      out[done] = gelu_tanh(gate) * up;
+      int row = spread.first + task * spread.step;
+      gate *= row_scale(m.scales, 2 * row), up *= row_scale(m.scales, 2 * row + 1);
+      out[row] = gelu_tanh(gate) * up;
     }
   }
 }
 
-// out (HIDDEN) = W_down . act. Dynamic shared memory: activations, then partial sums (tasks of this block x ROWS).
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
-down(Matrix m, const float* act, float* out) {
-  extern __shared__ __align__(16) char shared[];
-  Activations<FFN>& a = *(Activations<FFN>*)shared;
-  float* part = (float*)(shared + sizeof(Activations<FFN>));
+// out (HIDDEN) = W_down . act. A block owns whole rows; its warps take their slices in turn. Dynamic shared memory: the
+// tile slots, then the activations, then partial sums (slices of this block x ROWS).
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) down(Matrix m, const float* act, float* out) {
+  Activations<FFN>& a = *(Activations<FFN>*)(ring + WARPS * STAGES * TILE_BYTES(HIDDEN));
+  float* part = (float*)((char*)&a + sizeof(Activations<FFN>));
   pdl_trigger();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  constexpr int N = LOADS(HIDDEN), groups = HIDDEN / ROWS;
+  constexpr int groups = HIDDEN / ROWS;
   const int mine = (groups - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
-  const int tasks = mine * FFN_SLICES;
-  int j = warp;
-  Tile<N> tile;
-#define DOWN_TILE(j) ((long)(blockIdx.x + gridDim.x * ((j) / FFN_SLICES)) * FFN_SLICES + (j) % FFN_SLICES)
-  if (j < tasks) load_tile(tile, m.weights, m.scales, DOWN_TILE(j), lane);
-  prefetch_share(m.prefetch, m.prefetch_bytes);
+  const int slices = mine * FFN_SLICES;
+  auto tiles = feed<HIDDEN>(m.weights, ring, warp < slices ? (slices - warp + WARPS - 1) / WARPS : 0, [=](int q) {
+    int j = warp + q * WARPS;
+    return (int)(blockIdx.x + gridDim.x * (j / FFN_SLICES)) * FFN_SLICES + j % FFN_SLICES;
+  });
+  tiles.begin();
   pdl_wait();
   load_vector(a, act);
-  while (j < tasks) {
+  for (int q = 0; q < tiles.count; ++q) {
+    const int j = warp + q * WARPS;
     float acc[ROWS] = {};
-    dot_tile<N, HIDDEN, FFN>(acc, tile, a, (j % FFN_SLICES) * (HIDDEN / 8), lane);
-    int done = j;
-    j += WARPS;
-    if (j < tasks) load_tile(tile, m.weights, m.scales, DOWN_TILE(j), lane);
-    reduce_rows(acc);
-    if (lane == 0) {
+    dot_tile<HIDDEN, FFN>(acc, tiles.tile(q), a, (j % FFN_SLICES) * (HIDDEN / 8), lane);
+    tiles.next(q);
 #pragma unroll
-      for (int r = 0; r < ROWS; ++r) part[done * ROWS + r] = acc[r];
+    for (int i = 0; i < ROWS; ++i) {
+      float v = warp_sum(acc[i]);
+      if (lane == 0) part[j * ROWS + i] = v;
     }
   }
   __syncthreads();
@@ -507,31 +505,27 @@ struct Choice {
   int* history;    // (max positions) history[position] = chosen token
   float* logits;   // (VOCAB) or null
 };
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT)
-lm_head(Matrix m, Residual r, Choice c) {
+extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) lm_head(Matrix m, Residual r, Choice c) {
   __shared__ Activations<HIDDEN> a;
   __shared__ u64 best_of[WARPS];
   pdl_trigger();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const int step = gridDim.x * WARPS, tiles = VOCAB / ROWS;
-  int t = warp * gridDim.x + blockIdx.x;
-  Tile<LOADS(HIDDEN)> tile;
-  if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
+  const Spread spread;
+  auto tiles = feed<HIDDEN>(m.weights, ring, spread.count(VOCAB / ROWS),
+                            [=](int q) { return spread.first + q * spread.step; });
+  tiles.begin();
   prefetch_norms(r);
   pdl_wait();
   residual_norm(a, r);
   u64 best = 0;
-  while (t < tiles) {
+  for (int q = 0; q < tiles.count; ++q) {
     float acc[ROWS] = {};
-    dot_tile<LOADS(HIDDEN), HIDDEN, HIDDEN>(acc, tile, a, 0, lane);
-    int done = t;
-    t += step;
-    if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
-    reduce_rows(acc);
+    dot_tile<HIDDEN, HIDDEN>(acc, tiles.tile(q), a, 0, lane);
+    tiles.next(q);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-      int row = done * ROWS + i;
-      float v = acc[i] * row_scale(m.scales, row);
+      int row = tiles.at(q) * ROWS + i;
+      float v = warp_sum(acc[i]) * row_scale(m.scales, row);
       if (c.logits && lane == 0) c.logits[row] = v;
       u32 bits = __float_as_uint(v);
       bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -575,11 +569,8 @@ struct Attention {
   int capacity;
   int window;            // 0: all positions
   float eps;
-  const char* prefetch;
-  u64 prefetch_bytes;
 };
 #define ATT_WARPS 8
-#define ATT_BATCH 4
 extern "C" __global__ void __launch_bounds__(256, 2) attention(Attention p) {
   __shared__ float q[GROUP][HEAD_DIM];
   __shared__ float acc_of[ATT_WARPS][GROUP][HEAD_DIM];
@@ -597,7 +588,6 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention(Attention p) {
     prefetch_line(keys + (long)lo * HEAD_DIM + i * 64);
     prefetch_line(values + (long)lo * HEAD_DIM + i * 64);
   }
-  if (head == 0) prefetch_share(p.prefetch, p.prefetch_bytes);
   pdl_wait();
   const bool newest = lo <= now && now < hi;
   if (warp < GROUP || (newest && warp == GROUP)) {  // one warp per query head, one for the new key
