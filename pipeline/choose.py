@@ -1,4 +1,7 @@
-"""Lets the language model choose one of a few calls, under a grammar that allows exactly these."""
+"""Lets the language model choose one of a few calls, under a grammar that allows exactly these.
+
+What all candidates share is forced and costs no decision; the model decides only where they part, usually at the name.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,33 @@ from models.engines.causal_lm import CausalLM
 from models.engines.lm_session import LmSession
 from models.grammar import Grammar
 from pipeline.frames import ToolCall
-from pipeline.parse_rules import Candidate
-from pipeline.vehicle.lexicon import phrase_table  # noqa: F401  (kept close: the words decide first)
 
 _SYSTEM = (
     "You turn what a person in a car says into one JSON tool call. Tools: set_temperature(zone, action, value), "
-    "set_fan(zone, action, value), set_window(zone, action, value), set_seat_heating(zone, action, value), set_defrost(area, on), "
-    "set_air_conditioning(on), set_recirculation(on), set_volume(target, action, value), set_wipers(mode), navigate_to(place, avoid)."
+    "set_fan(zone, action, value), set_window(zone, action, value), set_seat_heating(zone, action, value), "
+    "set_defrost(area, on), set_air_conditioning(on), set_recirculation(on), set_volume(target, action, value), "
+    "set_wipers(mode), navigate_to(place, avoid)."
 )
 _EXAMPLES = (
-    ("It is cold", '{"name": "set_temperature", "arguments": {"zone": "all", "action": "change", "value": 2.0}}'),
-    ("我看不清后面", '{"name": "set_defrost", "arguments": {"area": "rear", "on": true}}'),
+    ("It is cold", ToolCall("set_temperature", {"zone": "all", "action": "change", "value": 2.0})),
+    ("我看不清后面", ToolCall("set_defrost", {"area": "rear", "on": True})),
+    ("make the music louder", ToolCall("set_volume", {"target": "media", "action": "change", "value": 10.0})),
 )
+MOST_TOKENS = 96
+HEARD_CHARACTERS = 200
+
+
+def _never() -> bool:
+    return False
+
+
+def _no_boundary() -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The chosen call; `ttft_ms`: until the model's first decision."""
+    """The chosen call; `ttft_ms`: until the first token after the person's words."""
 
     call: ToolCall
     ttft_ms: float
@@ -42,39 +55,47 @@ class Chooser:
 
     def warm_up(self) -> None:
         """Compute the static prefix and run one choice."""
-        first = ToolCall("set_defrost", {"area": "front", "on": True})
-        second = ToolCall("set_defrost", {"area": "rear", "on": True})
-        self.choose("the windows are foggy", (Candidate(first), Candidate(second)))
+        self.choose(
+            "the windows are foggy",
+            [ToolCall("set_defrost", {"area": area, "on": True}) for area in ("front", "rear")],
+        )
 
     def choose(
-        self, text: str, candidates: Sequence[Candidate], *, cancelled: Callable[[], bool] = lambda: False
+        self,
+        text: str,
+        calls: Sequence[ToolCall],
+        *,
+        cancelled: Callable[[], bool] = _never,
+        at_boundary: Callable[[], None] = _no_boundary,
     ) -> Choice:
-        """The call the model finds likeliest, weighed with the words' own leaning. Falls to the first when cancelled."""
+        """The call the model writes when only `calls` are allowed; the first of them when it was cancelled."""
         start = time.perf_counter()
         tokenizer = self._lm.tokenizer
-        self._session.set_tokens(tokenizer.encode(self._prompt(text)), cancelled=cancelled)
-        if cancelled():
-            return Choice(candidates[0].call, 0.0)
-        texts = [call_text(candidate.call) for candidate in candidates]
-        self._check(texts)
-        scores = self._session.score([tokenizer.encode(line) for line in texts])
-        ttft_ms = (time.perf_counter() - start) * 1e3
-        totals = [score + candidate.prior for score, candidate in zip(scores, candidates, strict=True)]
-        return Choice(candidates[max(range(len(totals)), key=totals.__getitem__)].call, ttft_ms)
-
-    def _check(self, texts: Sequence[str]) -> None:
-        Grammar.compile(
-            "start: " + " | ".join(json.dumps(line, ensure_ascii=False) for line in texts), self._lm.tokenizer
-        )
+        by_text = {call_text(call): call for call in calls}
+        constraint = Grammar.compile(_any_of(list(by_text)), tokenizer).start()
+        prompt = tokenizer.encode(self._prompt(text))
+        self._session.set_tokens(prompt, cancelled=cancelled, at_boundary=at_boundary)
+        ttft_ms = 0.0
+        written: list[int] = []
+        for token in self._session.generate(
+            max_new_tokens=MOST_TOKENS, constraint=constraint, cancelled=cancelled, at_boundary=at_boundary
+        ):
+            ttft_ms = ttft_ms or (time.perf_counter() - start) * 1e3
+            written.append(token)
+        return Choice(by_text.get(tokenizer.decode(written).strip(), calls[0]), ttft_ms)
 
     def _prompt(self, text: str) -> str:
         messages = [{"role": "system", "content": _SYSTEM}]
         for said, call in _EXAMPLES:
-            messages += [{"role": "user", "content": said}, {"role": "assistant", "content": call}]
-        messages.append({"role": "user", "content": text[:200]})
+            messages += [{"role": "user", "content": said}, {"role": "assistant", "content": call_text(call)}]
+        messages.append({"role": "user", "content": text[:HEARD_CHARACTERS]})
         return self._lm.chat.render(messages)
 
 
 def call_text(call: ToolCall) -> str:
     """The call as the model writes it."""
     return json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+
+
+def _any_of(texts: list[str]) -> str:
+    return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)

@@ -126,8 +126,15 @@ class Understanding:
         assert self.chooser is not None
         self.chooser.warm_up()
 
-    def plan(self, text: str, language: Language, *, cancelled: Callable[[], bool] = _never) -> Plan:
-        """What the text means; changes nothing. When `cancelled` in the midst of it, open choices stay with the words."""
+    def plan(
+        self,
+        text: str,
+        language: Language,
+        *,
+        cancelled: Callable[[], bool] = _never,
+        at_boundary: Callable[[], None] = _no_boundary,
+    ) -> Plan:
+        """What the text means; changes nothing. When `cancelled` in its midst, open choices stay with the words."""
         if not any(character.isalnum() for character in text):
             return Plan(text, language)
         clauses = interpret(text, self.lexicon, language, self._last_tool())
@@ -140,7 +147,8 @@ class Understanding:
                 calls.append(clause.call)
                 continue
             start = self.clock()
-            choice = self.chooser.choose(clause.evidence.text, clause.candidates, cancelled=cancelled)
+            wanted = [candidate.call for candidate in clause.candidates]
+            choice = self.chooser.choose(clause.evidence.text, wanted, cancelled=cancelled, at_boundary=at_boundary)
             calls.append(choice.call)
             decided_by = "model"
             ttft_ms = ttft_ms or choice.ttft_ms

@@ -34,7 +34,8 @@ WEAK_FORBID = {
     "first gear",
     "erase",
 }
-_ON, _OFF = ("verb.on",), ("verb.off",)
+OPEN_NATS = 2.0
+"""A reading this much less likely than the best is not left to the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ def _level(name: str, evidence: Evidence, amount: Amount, **common: Any) -> list
         value = round(value * 100 / LEVELS.get(name, 10), 0)
     if value is not None:
         absolute = amount.to or direction == 0 or (not amount.by and abs(value) >= (12 if temperature else 35))
-        if absolute and not (amount.by and direction == 0 and False):
+        if absolute:
             return _only(_call(name, **common, action="set", value=value))
         return _only(_call(name, **common, action="change", value=direction * value))
     if amount.word in ("max", "min"):
@@ -270,8 +271,6 @@ def _switch(name: str) -> Callable[[Evidence, Amount], list[Candidate]]:
 
 
 def _ac(evidence: Evidence, amount: Amount) -> list[Candidate]:
-    if evidence.of("zone") and _switched(evidence) is False and False:
-        return []
     level = amount.value is not None or amount.word in ("max", "min", "little", "lot") or _direction(evidence) != 0
     if level and amount.unit == "level":
         return _fan(evidence, amount)
@@ -496,7 +495,7 @@ def _feelings(evidence: Evidence) -> list[Candidate]:
         return _level("set_volume", evidence, amount_of(evidence), target="media")
     for name, calls in options.items():
         if evidence.has("feel." + name):
-            return [Candidate(call, prior) for call, prior in calls]
+            return [Candidate(call, prior) for call, prior in calls if prior > -OPEN_NATS]
     return []
 
 
