@@ -14,6 +14,7 @@ import gc
 import json
 import resource
 import sys
+import threading
 import time
 import tracemalloc
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 from cockpit.arbiter.arbiter import Arbiter
 from cockpit.arbiter.config import parse
 from cockpit.arbiter.requests import RUNNING, LatencyHistogram
+from cockpit.device.base import YieldGate
 
 PROFILE: dict[str, Any] = {
     "global_limits": {"max_gpu_memory_percent": 85, "min_token_per_second": 120},
@@ -47,71 +49,90 @@ SESSIONS = 32
 KV_BYTES = 24 << 20
 
 
-def exercise(requests: int, timed: bool) -> tuple[dict[str, LatencyHistogram], float, Arbiter]:
-    """Run `requests` requests through a fresh arbiter. Histograms per call (timed only), seconds, the arbiter."""
-    checked = parse(PROFILE)
-    assert checked.config is not None, checked.errors
-    arbiter = Arbiter(checked.config, ARENA_BYTES)
-    histograms = {name: LatencyHistogram() for name in ("all", "submit", "decide", "report", "finish")}
-    everything = histograms["all"]
-    sessions = tuple(f"s{index}" for index in range(SESSIONS))
-    clock = time.perf_counter_ns if timed else (lambda: 0)
-    began = time.perf_counter()
-    now_ns = 0
-    done = 0
+class Drill:
+    """One arbiter under contention; `run` may be called again and goes on where it stopped."""
 
-    def note(name: str, spent_ns: int) -> None:
-        if timed:
-            everything.add(spent_ns)
-            histograms[name].add(spent_ns)
+    def __init__(self, *, timed: bool) -> None:
+        checked = parse(PROFILE)
+        assert checked.config is not None, checked.errors
+        self.arbiter = Arbiter(checked.config, ARENA_BYTES)
+        self.histograms = {name: LatencyHistogram() for name in ("all", "submit", "decide", "report", "finish")}
+        self.decisions = 0
+        self._sessions = tuple(f"s{index}" for index in range(SESSIONS))
+        self._clock = time.perf_counter_ns if timed else (lambda: 0)
+        self._timed = timed
+        self._step = 0
+        self._now_ns = 0
 
-    step = 0
-    while done < requests:
-        step += 1
-        now_ns += 1_000_000
+    def _note(self, name: str, began_ns: int) -> None:
+        spent_ns = self._clock() - began_ns
+        self.decisions += 1
+        if self._timed:
+            self.histograms["all"].add(spent_ns)
+            self.histograms[name].add(spent_ns)
+
+    def run(self, requests: int) -> float:
+        """Until `requests` more have ended; seconds it took."""
+        began = time.perf_counter()
+        done = 0
+        while done < requests:
+            self._step += 1
+            self._now_ns += 1_000_000
+            self._submit()
+            self._decide()
+            self._now_ns += 500_000
+            done += self._end_some()
+        return time.perf_counter() - began
+
+    def _submit(self) -> None:
+        step = self._step
         task = (0, 2, 0, 1, 0, 2, 3, 2)[step & 7]
-        session = sessions[(step // 64 + step * 7919 % 3) % SESSIONS] if task == 2 else None
-        start = clock()
-        arbiter.submit(task, now_ns, session=session, kv_bytes=KV_BYTES if session else 0, expected_ns=5_000_000)
-        note("submit", clock() - start)
+        session = self._sessions[(step // 64 + step * 7919 % 3) % SESSIONS] if task == 2 else None
+        kv_bytes = KV_BYTES if session else 0
+        began = self._clock()
+        self.arbiter.submit(task, self._now_ns, session=session, kv_bytes=kv_bytes, expected_ns=5_000_000)
+        self._note("submit", began)
+
+    def _decide(self) -> None:
         for _ in range(4):
-            start = clock()
-            chosen = arbiter.decide(now_ns)
-            note("decide", clock() - start)
+            began = self._clock()
+            chosen = self.arbiter.decide(self._now_ns)
+            self._note("decide", began)
             if chosen is None:
-                break
+                return
             if chosen.state != RUNNING:
-                arbiter.finish(chosen, now_ns)
-        now_ns += 500_000
-        for running in arbiter.running:
-            if running is not None and (step + running.task) % (1 + running.task) == 0:
-                start = clock()
-                arbiter.report(running, now_ns, 1)
-                note("report", clock() - start)
-                start = clock()
-                arbiter.finish(running, now_ns, 1)
-                note("finish", clock() - start)
-                done += 1
-    return histograms, time.perf_counter() - began, arbiter
+                self.arbiter.finish(chosen, self._now_ns)
+
+    def _end_some(self) -> int:
+        ended = 0
+        for running in self.arbiter.running:
+            if running is not None and (self._step + running.task) % (1 + running.task) == 0:
+                began = self._clock()
+                self.arbiter.report(running, self._now_ns, 1)
+                self._note("report", began)
+                began = self._clock()
+                self.arbiter.finish(running, self._now_ns, 1)
+                self._note("finish", began)
+                ended += 1
+        return ended
 
 
-def growth(requests: int) -> dict[str, float]:
-    """Python heap (tracemalloc, over a tenth) and resident memory (over all) gained between two long runs."""
-    exercise(2_000, timed=False)
-    gc.collect()
-    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    exercise(requests, timed=False)
-    rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
+def growth(decisions: int = 1_000_000) -> dict[str, float]:
+    """Python heap (tracemalloc) and resident memory gained over `decisions` decisions of one warm arbiter."""
     tracemalloc.start()
-    keep = exercise(1_000, timed=False)
-    small, _ = tracemalloc.get_traced_memory()
-    del keep
+    drill = Drill(timed=False)
+    drill.run(20_000)
     gc.collect()
-    keep = exercise(requests // 10, timed=False)
+    start = drill.decisions
+    small, _ = tracemalloc.get_traced_memory()
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    while drill.decisions - start < decisions:
+        drill.run(10_000)
+    gc.collect()
+    rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
     large, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    del keep
-    return {"rss_kib": float(rss_kib), "heap_bytes": float(large - small)}
+    return {"decisions": drill.decisions - start, "heap_bytes": large - small, "rss_kib": rss_kib}
 
 
 def device_wait(kind: str) -> dict[str, Any]:
@@ -129,27 +150,72 @@ def device_wait(kind: str) -> dict[str, Any]:
     return {"what": cost.what, "p50_us": cost.p50_us, "p99_us": cost.p99_us}
 
 
+def gate_cost(rounds: int = 300) -> dict[str, float]:
+    """What yielding costs: one read of the open gate, and from its opening to the parked thread going on."""
+    gate = YieldGate()
+    reads = 200_000
+    start = time.perf_counter_ns()
+    for _ in range(reads):
+        if gate.closed:
+            gate.wait()
+    read_ns = (time.perf_counter_ns() - start) / reads
+    resumed: list[int] = []
+    going = True
+
+    def work() -> None:
+        while going:
+            if gate.closed:
+                gate.wait(1.0)
+                resumed.append(time.perf_counter_ns())
+            time.sleep(0.0002)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    spent = []
+    for _ in range(rounds):
+        seen = len(resumed)
+        with gate.hold(parked_within_s=1.0):
+            pass
+        opened = time.perf_counter_ns()
+        while len(resumed) == seen:
+            time.sleep(0.0001)
+        spent.append(max(0, resumed[-1] - opened))
+    going = False
+    worker.join()
+    spent.sort()
+    return {
+        "read_ns": read_ns,
+        "resume_p50_us": spent[rounds // 2] / 1e3,
+        "resume_p99_us": spent[rounds * 99 // 100] / 1e3,
+    }
+
+
 def measure(requests: int, kind: str) -> dict[str, Any]:
     gc.collect()
-    exercise(20_000, timed=True)
-    histograms, _, arbiter = exercise(min(requests, 200_000), timed=True)
-    arbiter.check()
-    _, seconds, _ = exercise(requests, timed=False)
+    drill = Drill(timed=True)
+    drill.run(20_000)
+    for histogram in drill.histograms.values():
+        histogram.clear()
+    drill.run(min(requests, 200_000))
+    drill.arbiter.check()
+    seconds = Drill(timed=False).run(requests)
     timer = LatencyHistogram()
     for _ in range(10_000):
         start = time.perf_counter_ns()
         timer.add(time.perf_counter_ns() - start)
     quantiles = {
-        name: {"p50": h.quantile_ns(0.50) / 1e3, "p99": h.quantile_ns(0.99) / 1e3} for name, h in histograms.items()
+        name: {"p50": h.quantile_ns(0.50) / 1e3, "p99": h.quantile_ns(0.99) / 1e3}
+        for name, h in drill.histograms.items()
     }
     return {
         "decision_us": {**quantiles.pop("all"), "calls": quantiles},
         "timer_us": timer.quantile_ns(0.5) / 1e3,
         "requests_per_s": requests / seconds,
         "requests": requests,
-        "evictions": arbiter.evictions,
-        "growth": growth(requests),
+        "evictions": drill.arbiter.evictions,
+        "growth": growth(),
         "event_sync_us": device_wait(kind),
+        "gate": gate_cost(),
     }
 
 
@@ -178,8 +244,14 @@ def main() -> None:
     grown = result["growth"]
     console.print(
         f"{result['requests_per_s']:,.0f} requests/s over {result['requests']:,}; {result['evictions']:,} evictions; "
-        f"grown: {grown['heap_bytes']:.0f} bytes of heap, {grown['rss_kib']:.0f} KiB resident; "
+        f"grown over {grown['decisions']:,} decisions: {grown['heap_bytes']} bytes of heap, {grown['rss_kib']} KiB "
+        f"resident; "
         f"the timer itself costs {result['timer_us']:.2f} us of each figure"
+    )
+    gate = result["gate"]
+    console.print(
+        f"yield gate: {gate['read_ns']:.0f} ns per boundary while open (loop included); a parked thread goes on "
+        f"{gate['resume_p50_us']:.0f} us (p99 {gate['resume_p99_us']:.0f}) after it opens"
     )
 
 
