@@ -139,18 +139,18 @@ class DecisionLog:
 
 
 class LatencyHistogram:
-    """Counts per eighth of an octave of nanoseconds: quantiles within 9 % at a fixed size."""
+    """Counts per sixteenth of an octave of nanoseconds: quantiles at most 6.3 % too high, at a fixed size."""
 
     __slots__ = ("_counts", "count", "max_ns")
 
     def __init__(self) -> None:
-        self._counts = [0] * 512
+        self._counts = [0] * 1024
         self.count = 0
         self.max_ns = 0
 
     def add(self, value_ns: int) -> None:
-        shift = value_ns.bit_length() - 4
-        bucket = value_ns if shift <= 0 else (shift << 3) + (value_ns >> shift)
+        shift = value_ns.bit_length() - 5
+        bucket = value_ns if shift <= 0 else (shift << 4) + (value_ns >> shift)
         self._counts[bucket] += 1
         self.count += 1
         self.max_ns = max(self.max_ns, value_ns)
@@ -162,10 +162,10 @@ class LatencyHistogram:
         for bucket, count in enumerate(self._counts):
             seen += count
             if count and seen >= wanted:
-                if bucket < 16:
+                if bucket < 32:
                     return bucket
-                shift = (bucket >> 3) - 1
-                return min(((bucket - (shift << 3)) + 1 << shift) - 1, self.max_ns)
+                shift = (bucket >> 4) - 1
+                return min(((bucket - (shift << 4)) + 1 << shift) - 1, self.max_ns)
         return 0
 
     def clear(self) -> None:
