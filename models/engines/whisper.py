@@ -20,6 +20,7 @@ from opencc import OpenCC
 from tokenizers import Tokenizer
 
 from models.engines.base import Audio, Hypothesis, never_cancelled
+from models.engines.hotwords import HotwordTree
 from models.engines.logmel import HOP_SAMPLES, RATE_HZ, log_mel
 from models.errors import InputError, ModelMissing, StartupError
 
@@ -34,9 +35,19 @@ MAX_WINDOW_S = 29.0
 MIN_SPEECH_S = 0.1
 MIN_PEAK = 1e-3
 MAX_TOKENS_PER_S = 14.0
-NO_SPEECH_LIMIT = 0.6
+NO_SPEECH_LIMIT = 0.5
 LOGPROB_LIMIT = -1.0
+NO_SPEECH_LOGPROB_LIMIT = -0.8
+"""Noise, music, clicks and hums measured no_speech >= 0.45 with avg_logprob <= -1.1; the recorded commands, clean and
+in noise down to 5 dB, no_speech <= 0.4 or avg_logprob >= -0.8."""
 COMPRESSION_LIMIT = 2.4
+HALLUCINATIONS = frozenset(
+    {"you", "thank you", "thanks for watching", "bye", "谢谢", "谢谢观看", "请不吝点赞订阅转发打赏"}
+)
+"""What Whisper writes over noise from habit. They count as heard only when there was hardly any doubt."""
+HALLUCINATION_NO_SPEECH_LIMIT = 0.4
+HALLUCINATION_LOGPROB_LIMIT = -0.6
+MAX_REPEATS = 6
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 Cancelled = Callable[[], bool]
 
@@ -176,6 +187,8 @@ class WhisperEngine:
         self._encoder = encoder
         self._decoder = decoder
         self._simplified = OpenCC("t2s")
+        self._traditional = OpenCC("s2t")
+        self._trees: dict[tuple[str, tuple[str, ...]], HotwordTree] = {}
         self.encoder_rows = 0
         """Positions of 20 ms the last encoder run saw: what its cost is proportional to."""
 
@@ -265,9 +278,9 @@ class WhisperEngine:
         no_speech = float(np.exp(first.no_speech_logit - first.log_sum_exp))
         language_token = int(first.ids[0])
         language = next(name for name in languages if self.config.languages[name] == language_token)
-        tokens, logprob = self._greedy(
-            [language_token, special["transcribe"], special["no_timestamps"]], samples.size, cancelled
-        )
+        prompt = [language_token, special["transcribe"], special["no_timestamps"]]
+        tree = self._tree(language, tuple(hotwords))
+        tokens, logprob = self._greedy(prompt, samples.size, tree, cancelled)
         text = self._tokenizer.decode(tokens, skip_special_tokens=True).strip()
         if language == "zh":
             text = self._simplified.convert(text)
@@ -276,14 +289,34 @@ class WhisperEngine:
             return Hypothesis("", language, average, no_speech)
         return Hypothesis(text, language, average, no_speech, tuple(tokens))
 
-    def _greedy(self, prompt: list[int], samples: int, cancelled: Cancelled) -> tuple[list[int], float]:
+    def _tree(self, language: str, hotwords: tuple[str, ...]) -> HotwordTree:
+        """The hot words written in `language`'s script, as Whisper writes them. Built once per list."""
+        key = (language, hotwords)
+        if key not in self._trees:
+            self._trees.clear()
+            spellings: set[str] = set()
+            for word in hotwords:
+                if is_chinese(word) != (language == "zh"):
+                    continue
+                if language == "zh":
+                    spellings |= {word, self._traditional.convert(word)}
+                else:
+                    spellings |= {f" {word}", f" {word.capitalize()}"}
+            encode = self._tokenizer.encode
+            self._trees[key] = HotwordTree.of(encode(s, add_special_tokens=False).ids for s in sorted(spellings))
+        return self._trees[key]
+
+    def _greedy(
+        self, prompt: list[int], samples: int, tree: HotwordTree, cancelled: Cancelled
+    ) -> tuple[list[int], float]:
         """Decode until the end token. Returns the text tokens and the sum of their log-probabilities, end included."""
         limit = min(
             8 + int(MAX_TOKENS_PER_S * samples / RATE_HZ), self.config.decoder_positions - self._decoder.filled - 4
         )
         bias, begin_bias = self._text_bias(), self._text_bias()
         begin_bias[list(self.config.suppress_at_begin)] = -np.inf
-        step = self._decoder.step(prompt, begin_bias)
+        state: frozenset[int] = frozenset()
+        step = self._decoder.step(prompt, tree.boost(begin_bias, state))
         tokens: list[int] = []
         logprob = 0.0
         while len(tokens) < limit:
@@ -294,16 +327,38 @@ class WhisperEngine:
             if token == self.config.tokens["end"]:
                 break
             tokens.append(token)
-            step = self._decoder.step([token], bias)
+            if repeats(tokens, MAX_REPEATS):
+                return [], 0.0
+            state = tree.advance(state, token)
+            step = self._decoder.step([token], tree.boost(bias, state))
         return tokens, logprob
 
 
 def believable(text: str, avg_logprob: float, no_speech: float) -> bool:
-    """False for what Whisper writes over noise: unsure text, and text that repeats itself."""
-    if avg_logprob < LOGPROB_LIMIT or (no_speech > NO_SPEECH_LIMIT and avg_logprob < LOGPROB_LIMIT / 2):
+    """False for what Whisper writes over noise: unsure text, no word at all, its habits, text that repeats itself."""
+    if avg_logprob < LOGPROB_LIMIT or (no_speech > NO_SPEECH_LIMIT and avg_logprob < NO_SPEECH_LOGPROB_LIMIT):
+        return False
+    words = "".join(c for c in text.lower() if c.isalnum() or c == " ").strip()
+    if words in HALLUCINATIONS:
+        return no_speech < HALLUCINATION_NO_SPEECH_LIMIT and avg_logprob > HALLUCINATION_LOGPROB_LIMIT
+    if not words:
         return False
     raw = text.encode("utf-8")
     return len(raw) < 40 or len(raw) / len(zlib.compress(raw)) < COMPRESSION_LIMIT
+
+
+def repeats(tokens: Sequence[int], times: int) -> bool:
+    """True when `tokens` ends in one to four tokens said `times` times over."""
+    for period in range(1, 5):
+        tail = tokens[-period * times :]
+        if len(tail) == period * times and list(tail) == list(tail[:period]) * times:
+            return True
+    return False
+
+
+def is_chinese(text: str) -> bool:
+    """True when `text` holds a CJK ideograph."""
+    return any("\u4e00" <= character <= "\u9fff" for character in text)
 
 
 def context_rows(samples: int, positions: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
