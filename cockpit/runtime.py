@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -44,6 +44,8 @@ from pipeline.turns import Generations
 log = logging.getLogger("cockpit.runtime")
 
 NS_PER_MS = 1e6
+IDLE_S = 0.25
+"""How often a stage without messages looks whether something has timed out."""
 
 
 class Sink(Protocol):
@@ -221,7 +223,12 @@ class Runtime:
     def _stage(self, name: str, inbox: Channel, work: Callable, outbox: Channel | None) -> None:  # type: ignore[type-arg]
         try:
             while True:
-                work(inbox.get())
+                try:
+                    message = inbox.get(IDLE_S)
+                except TimeoutError:
+                    self._idle(name)
+                    continue
+                work(message)
         except Closed:
             pass
         except Exception as error:  # the edge of a stage: recorded, reported by wait_idle and stop
@@ -233,34 +240,57 @@ class Runtime:
             if outbox is not None:
                 outbox.close()
 
+    def _idle(self, stage: str) -> None:
+        """A microphone that died in the midst of a word must not leave its turn open."""
+        if stage == "endpoint":
+            for utterance in self.parts.endpointer.tick(time.monotonic_ns()):
+                self._send(utterance, self._silent_since(utterance))
+
     # --- stages, in the order of the data ----------------------------------------------------------------------------
     def _endpoint(self, frame: AudioFrame) -> None:
         frame_end = frame.first_sample + len(frame.samples)
-        for utterance in self.parts.endpointer.push(frame):
-            if utterance.stage == "final":
-                self._open_turn(utterance, frame, frame_end)
-            self.edges.utterances.put(utterance)
+        for pushed in self.parts.endpointer.push(frame):
+            utterance = self._cancel_if_reopened(pushed)
+            silence_ms = (frame_end - utterance.speech_end_sample) * 1000 / SAMPLE_RATE_HZ
+            self._send(utterance, silence_ms + (time.monotonic_ns() - frame.captured_ns) / NS_PER_MS)
         if self._barge_in and self.parts.endpointer.speech_started:
             self._interrupt()
         if frame.end_of_stream:
             self._drained.set()
 
-    def _open_turn(self, utterance: Utterance, frame: AudioFrame, frame_end: int) -> None:
-        now_ns = time.monotonic_ns()
-        record = self.ledger.open(utterance.turn_id, utterance.generation)
-        record.decided_ns = now_ns
-        silence_ms = (frame_end - utterance.speech_end_sample) * 1000 / SAMPLE_RATE_HZ
-        record.ms["endpoint"] = silence_ms + (now_ns - frame.captured_ns) / NS_PER_MS
-        record.ms["first_audio"] = None
-        record.first_audio_ns = 0
+    def _send(self, utterance: Utterance, silence_ms: float) -> None:
+        """Hand an utterance on; a final one opens its turn. `silence_ms`: from the end of speech until now."""
+        if utterance.stage == "final":
+            record = self.ledger.open(utterance.turn_id, utterance.generation)
+            record.decided_ns = time.monotonic_ns()
+            record.ms["endpoint"] = silence_ms
+            record.ms["first_audio"] = None
+            record.first_audio_ns = 0
+        self.edges.utterances.put(utterance)
+
+    @staticmethod
+    def _silent_since(utterance: Utterance) -> float:
+        return (time.monotonic_ns() - utterance.captured_ns) / NS_PER_MS
 
     def _interrupt(self) -> None:
-        """Barge-in: the person speaks while a reply sounds or is being made. Nothing is cleared, only outdated."""
+        """Barge-in: the person speaks while a reply sounds or is being made."""
         if self.parts.sink.speaking() or not self.ledger.all_closed():
-            generation = self.parts.generations.bump()
-            self.parts.sink.stop(generation)
-            self.parts.tracer.instant("play", 0, "barge-in")
-            self.ledger.interrupt_older(generation)
+            self._cancel_replies("barge-in")
+
+    def _cancel_if_reopened(self, utterance: Utterance) -> Utterance:
+        """Speech went on after an early end: what the turn was answering is outdated, and was so from here on."""
+        record = self.ledger.get(utterance.turn_id) if utterance.reopened else None
+        if record is None or record.generation < self.parts.generations.current:
+            return utterance
+        return replace(utterance, generation=self._cancel_replies("re-opened"))
+
+    def _cancel_replies(self, why: str) -> int:
+        """Make every reply outdated; nothing is cleared. Returns the new generation."""
+        generation = self.parts.generations.bump()
+        self.parts.sink.stop(generation)
+        self.parts.tracer.instant("play", 0, why)
+        self.ledger.interrupt_older(generation)
+        return generation
 
     def _recognise(self, utterance: Utterance) -> None:
         for item in _not_outdated([utterance, *self.edges.utterances.drain()]):

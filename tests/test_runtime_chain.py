@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soxr
 from ruamel.yaml import YAML
 
 from cockpit.assemble import Assembly, assemble
@@ -156,6 +157,23 @@ def test_barge_in_stops_the_reply_and_the_next_command_is_answered(
     assert second.tool_results[0].status == "done"
 
 
+def test_a_turn_that_ended_early_is_reopened_and_takes_back_what_it_did(
+    start: Callable[[Sink], Runtime], assembly: Assembly
+) -> None:
+    """Complete after "... window": acted on early. "Halfway" comes within the watch and must count from before."""
+    path = "Vehicle.Cabin.Door.Row1.DriverSide.Window.Position"
+    understanding = assembly.parts.understanding
+    runtime = start(NullSink())
+    words = [_spoken(assembly, text) for text in ("Open the driver window.", "Halfway.")]
+    quiet = [np.zeros(int(s * SAMPLE_RATE_HZ), np.float32) for s in (0.3, 0.45, 1.2)]
+    samples = np.concatenate([quiet[0], words[0], quiet[1], words[1], quiet[2]])
+    runtime.listen(_frames(samples, realtime=True))
+    assert runtime.wait_idle(30.0)
+    (turn,) = runtime.ledger.closed()
+    assert turn.tool_results[-1].value == 50
+    assert understanding.toolbox.access.read(path) == 50
+
+
 def test_a_failing_tool_is_spoken_as_failure(start: Callable[[Sink], Runtime], assembly: Assembly) -> None:
     tree = assembly.parts.understanding.toolbox.access.backend
     tree.break_path("Vehicle.Cabin.HVAC.IsRearDefrosterActive")  # type: ignore[attr-defined]
@@ -219,7 +237,18 @@ def _rss_kib() -> int:
     return int(line.split()[1])
 
 
-def _frames(samples: np.ndarray) -> Iterator[AudioFrame]:
+def _spoken(assembly: Assembly, text: str) -> np.ndarray:
+    """The English voice's own speech at 16 kHz, without the silence around it."""
+    voice = assembly.parts.tts._voices["en"]
+    samples = np.concatenate(list(voice.synthesise(text)))
+    loud = np.flatnonzero(np.abs(samples) > 0.02)
+    return soxr.resample(samples[loud[0] : loud[-1]], voice.sample_rate_hz, SAMPLE_RATE_HZ).astype(np.float32)
+
+
+def _frames(samples: np.ndarray, *, realtime: bool = False) -> Iterator[AudioFrame]:
+    begin_s = time.monotonic()
     for first in range(0, len(samples), 512):
+        if realtime:
+            time.sleep(max(0.0, begin_s + (first + 512) / SAMPLE_RATE_HZ - time.monotonic()))
         yield AudioFrame(samples[first : first + 512], first, time.monotonic_ns())
     yield AudioFrame(np.zeros(0, np.float32), len(samples), time.monotonic_ns(), end_of_stream=True)
