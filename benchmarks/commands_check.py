@@ -105,7 +105,8 @@ def judge(
 def _may_change(expect: Sequence[str]) -> list[str]:
     kind = expect[0]
     if kind == "set":
-        return [expect[1], "Sunroof"] if "Sunroof" in expect[1] else [expect[1]]
+        beside = {"Sunroof.Switch": "Sunroof.Position", "Media.Played.Source": "Media.Action"}.get(expect[1])
+        return [expect[1]] if beside is None else [expect[1], beside]
     if kind == "multi":
         return list(expect[1].split(";"))
     return {"nav": ["Navigation.DestinationSet"], "media": ["Infotainment.Media."]}.get(kind, [])
@@ -145,14 +146,8 @@ def _reached(wanted: str, paths: list[str], before: dict[str, Value], after: dic
         new, old = after[path], before[path]
         if wanted in ("True", "False"):
             return new is (wanted == "True")
-        if isinstance(new, str) or isinstance(old, str):
-            return new == wanted
-        if wanted == "closed":
-            return new == 0
-        if wanted == "up":
-            return new > old
-        if wanted == "down":
-            return new < old
+        if isinstance(new, str) or isinstance(old, str) or not wanted.strip("<>+-").replace(".", "").isdigit():
+            return new == {"closed": 0}.get(wanted, wanted) if wanted not in ("up", "down") else _moved(new, old, wanted)
         if wanted.startswith(">"):
             return new > float(wanted[1:])
         if wanted[0] in "+-":
@@ -160,6 +155,10 @@ def _reached(wanted: str, paths: list[str], before: dict[str, Value], after: dic
         return abs(new - float(wanted)) < 0.01
 
     return all(one(path) for path in paths)
+
+
+def _moved(new: Any, old: Any, wanted: str) -> bool:
+    return bool(new > old) if wanted == "up" else bool(new < old)
 
 
 def _went(result: ToolResult, wanted: str) -> bool:

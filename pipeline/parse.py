@@ -81,18 +81,22 @@ def evidence_of(text: str, lexicon: Lexicon, language: Language) -> Evidence:
     """All evidence of one piece of text."""
     tokens = tuple(tokens_of(text))
     words = [token.text for token in tokens]
-    numbers = tuple(find_numbers(words))
-    matches = tuple(match for match in lexicon.find(tokens) if not _is_number_part(match, numbers))
+    found = lexicon.find(tokens)
+    numbers = tuple(number for number in find_numbers(words) if not any(_swallows(match, number) for match in found))
+    matches = tuple(match for match in found if not any(_crosses(match, number) for number in numbers))
     tags = frozenset(tag for match in matches for tag in match.tags)
     return Evidence(text, tokens, matches, numbers, language, text.rstrip().endswith(("?", "？")), tags)
 
 
-def _is_number_part(match: Match, numbers: Sequence[Number]) -> bool:
-    """ "一点" inside "二十一点五" is no little; "一半" after nothing is."""
-    return any(
-        number.start < match.end and match.start < number.end and match.cost + (match.end - match.start) < 2.5
-        for number in numbers
-    ) and not match.has("forbid")
+def _crosses(match: Match, number: Number) -> bool:
+    """A match and a number on the same words: "一点" inside "二十一点五" is no little."""
+    return number.start < match.end and match.start < number.end
+
+
+def _swallows(match: Match, number: Number) -> bool:
+    """A word that holds the number and more is that word: "一半", "三分之一", "风两" for 风量."""
+    inside = match.start <= number.start and number.end <= match.end
+    return inside and match.end - match.start > number.end - number.start
 
 
 def pieces(text: str) -> Iterator[str]:

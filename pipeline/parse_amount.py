@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from pipeline.parse import Evidence, match_names
@@ -10,6 +11,8 @@ from pipeline.parse_numbers import Number
 FRACTIONS = {"half": 50.0, "quarter": 25.0, "third": 33.0, "two_thirds": 67.0, "three_quarters": 75.0, "medium": 50.0}
 _TO = ("to", "at", "too", "到", "成", "为", "至", "在", "道", "倒")
 _BY = ("by", "another", "more", "extra", "再")
+_LITTLE = re.compile(r"一点|稍微|稍稍|(?<=[高低大小暖凉热冷轻响])[点些]")
+"""Little, inside a word such as 大一点 that the lexicon takes as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ def amount_of(evidence: Evidence) -> Amount:
     unit = next(iter(evidence.names("unit")), None)
     names = evidence.names("amount")
     word = next((name for name in ("max", "min", "little", "lot") if name in names), None)
+    if word is None and _LITTLE.search(evidence.text):
+        word = "little"
     by_words = any(w in _BY for w in words) or "by" in words
     if evidence.numbers:
         number = evidence.numbers[-1]

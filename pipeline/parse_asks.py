@@ -164,7 +164,7 @@ def _is_distance(evidence: Evidence) -> bool:
     if not place:
         return False
     text = evidence.text.lower()
-    if re.search(
+    if evidence.has("mark.far") or re.search(
         r"how far|far to|far is|far away|is it far|how long (?:to|does|will|is|would)|how many (?:kilometers|miles) (?:to|is)|distance to|how close|where is|where's|where are|多远|多久|远吗|远不远|多少公里|距离|多长时间|在哪|有没有|哪里有|哪有|哪儿有",
         text,
     ):

@@ -30,6 +30,7 @@ _DIGITS = {
     "俩": 2,
 }
 _SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10000}
+NUMBER_WORDS = frozenset(_UNITS) | frozenset(_TENS) | {"hundred", "thousand", "point", "minus"}
 _NOT_A_NUMBER_AFTER_ONE = frozenset("点些下首个半会起定样直条曲段共只股键格路边则次")
 _MINUS = {"minus", "negative", "负"}
 

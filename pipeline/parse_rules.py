@@ -12,6 +12,7 @@ from pipeline.parse_amount import Amount, amount_of
 from pipeline.parse_asks import asked
 from pipeline.parse_targets import media_call, navigation_call
 from pipeline.parse_zones import seat_zone
+from pipeline.vehicle.lexicon import Lexicon
 
 STEP = {"set_temperature": 2.0, "set_fan": 20.0, "set_volume": 10.0, "set_brightness": 20.0}
 DEFAULT_STEP = 25.0
@@ -59,7 +60,7 @@ def refusal(reason: str, what: str) -> ToolCall:
     return _call("refuse", reason=reason, what=what[:80])
 
 
-def candidates_of(evidence: Evidence, last_tool: str | None = None) -> list[Candidate]:
+def candidates_of(evidence: Evidence, last_tool: str | None = None, lexicon: Lexicon | None = None) -> list[Candidate]:
     """Calls the clause supports, best first; empty when it is no command. `last_tool`: what "it" means."""
     if not evidence.tokens:
         return []
@@ -79,7 +80,7 @@ def candidates_of(evidence: Evidence, last_tool: str | None = None) -> list[Cand
     unsupported = evidence.names("unsupported")
     if unsupported and not (evidence.of("device") and not question.is_question):
         return _only(refusal("unsupported", unsupported[0]))
-    media = media_call(evidence)
+    media = media_call(evidence, lexicon)
     if media is not None and not question.is_question:
         return _only(media)
     device = _device_calls(evidence, question.is_question)
@@ -90,7 +91,21 @@ def candidates_of(evidence: Evidence, last_tool: str | None = None) -> list[Cand
         return feeling
     if question.is_question:
         return []
-    return _bare_change(evidence, last_tool) or _unknown_command(evidence)
+    return _bare_change(evidence, last_tool) or _only(_whole_command(evidence, lexicon)) or _unknown_command(evidence)
+
+
+def _whole_command(evidence: Evidence, lexicon: Lexicon | None) -> ToolCall | None:
+    """Short commands known as a whole, however badly they were heard."""
+    names = evidence.names("command")
+    if not names and lexicon is not None and len(evidence.matches) <= 2:
+        near = lexicon.whole(evidence.tokens, "command")
+        names = [near] if near else []
+    if "nav_mute" in names:
+        ends = evidence.has("verb.cancel", "verb.off", "verb.unmute")
+        return _call("set_navigation_voice", state="UNMUTED" if ends else "MUTED")
+    if "reverse" in names:
+        return refusal("forbidden", "gear")
+    return None
 
 
 def _forbidden(evidence: Evidence) -> ToolCall | None:
@@ -311,7 +326,7 @@ def _volume_of(target: str, evidence: Evidence, amount: Amount) -> list[Candidat
 
 
 def _navigation_voice(evidence: Evidence, amount: Amount) -> list[Candidate]:
-    if evidence.has("verb.unmute"):
+    if evidence.has("verb.unmute") or (evidence.has("verb.mute") and evidence.has("verb.cancel", "verb.off")):
         return _only(_call("set_navigation_voice", state="UNMUTED"))
     if evidence.has("verb.mute"):
         return _only(_call("set_navigation_voice", state="MUTED"))
@@ -340,10 +355,10 @@ def _media_device(evidence: Evidence, amount: Amount) -> list[Candidate]:
 
 
 def _nav_device(evidence: Evidence, amount: Amount) -> list[Candidate]:
+    if evidence.has("verb.unmute") or (evidence.has("verb.mute") and evidence.has("verb.cancel", "verb.off")):
+        return _only(_call("set_navigation_voice", state="UNMUTED"))
     if evidence.has("verb.mute"):
         return _only(_call("set_navigation_voice", state="MUTED"))
-    if evidence.has("verb.unmute"):
-        return _only(_call("set_navigation_voice", state="UNMUTED"))
     if evidence.has("verb.louder", "verb.quieter") or (_direction(evidence) and not evidence.has("verb.cancel")):
         return _volume_of("navigation", evidence, amount)
     if evidence.has("verb.cancel", "verb.off", "verb.stop", "verb.close") or _switched(evidence) is False:
@@ -518,7 +533,7 @@ def _bare_change(evidence: Evidence, last_tool: str | None) -> list[Candidate]:
         and (evidence.names("verb") or _bare_number(evidence))
     ):
         return _temperature(evidence, amount)
-    named = _device_for(last_tool)
+    named = _device_for(last_tool) if _about_it(evidence) else None
     if named is not None and (
         direction or amount.word == "little" or _switched(evidence) is not None or amount.value is not None
     ):
@@ -532,6 +547,16 @@ def _bare_change(evidence: Evidence, last_tool: str | None) -> list[Candidate]:
             Candidate(_call("set_fan", zone="all", action="change", value=20.0 * value), -2.0),
         ]
     return []
+
+
+_PRONOUNS = frozenset("it that this them again more now a bit little too the back way to by all way 它 这 个 这个 些 点 的 了 一 吧 再 还 要 给 我 up down on off".split())
+
+
+def _about_it(evidence: Evidence) -> bool:
+    """No word names anything: what is meant was said before."""
+    covered = {i for match in evidence.matches for i in range(match.start, match.end)}
+    covered |= {i for number in evidence.numbers for i in range(number.start, number.end)}
+    return all(i in covered or word in _PRONOUNS for i, word in enumerate(evidence.words))
 
 
 def _bare_number(evidence: Evidence) -> bool:

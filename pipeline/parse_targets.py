@@ -7,7 +7,8 @@ import re
 from pipeline.frames import ToolCall
 from pipeline.parse import Evidence, match_names
 from pipeline.parse_asks import place_key
-from pipeline.vehicle.lexicon import Match
+from pipeline.vehicle.lexicon import Lexicon, Match
+from pipeline.vehicle.phonetics import tokens_of
 
 _WEAK_GO = {
     "find",
@@ -37,6 +38,7 @@ _WEAK_GO = {
     "next stop",
 }
 """Words that mean a trip only together with a known place."""
+_SOUNDS_LIKE_GO = "取趣曲区渠"
 _ARTICLES = re.compile(r"^(?:the|a|an|to|my|our|nearest|closest|next|some|any)\s+", re.IGNORECASE)
 _TAIL = re.compile(
     r"\s*(?:please|thanks|thank you|for me|now|right now|吧|啊|呢|谢谢|好吗|可以吗|去)\W*$", re.IGNORECASE
@@ -108,12 +110,14 @@ def navigation_call(evidence: Evidence) -> ToolCall | None:
         return ToolCall("cancel_navigation", {})
     if re.search(r"不去了|不用导航|不要导航|别导航|不导航", evidence.text):
         return ToolCall("cancel_navigation", {})
+    if places and not gos and evidence.words[0] in _SOUNDS_LIKE_GO and places[0].start == 1:
+        return ToolCall("navigate_to", {"place": place_key(evidence, places[0].tags), "avoid": avoid})
     if gos and places:
         target = next((match for match in places if match.start >= gos[0].end), places[-1])
         if _blocked(evidence, gos[0], target):
             return None
         return ToolCall("navigate_to", {"place": place_key(evidence, target.tags), "avoid": avoid})
-    if places and evidence.has("device.nav"):
+    if places and (evidence.has("device.nav") or (avoid and not evidence.of("device"))):
         return ToolCall("navigate_to", {"place": place_key(evidence, places[-1].tags), "avoid": avoid})
     if places and (evidence.has("mark.nearest") or _only_place(evidence, places)) and not evidence.of("device"):
         return ToolCall("navigate_to", {"place": place_key(evidence, places[-1].tags), "avoid": avoid})
@@ -160,7 +164,7 @@ def _unknown_trip(evidence: Evidence, go: Match, avoid: list[str]) -> ToolCall |
 
 
 # --- media ---------------------------------------------------------------------------------------------------------
-def media_call(evidence: Evidence) -> ToolCall | None:
+def media_call(evidence: Evidence, lexicon: Lexicon | None = None) -> ToolCall | None:
     """What to play, or what the player is to do."""
     for verb in ("next", "previous", "fast_forward", "rewind"):
         if evidence.has("verb." + verb) and not _other_device(evidence):
@@ -171,7 +175,7 @@ def media_call(evidence: Evidence) -> ToolCall | None:
     if (
         stops
         and not _other_device(evidence)
-        and (evidence.has("device.media") or source or plays or len(evidence.tokens) <= 3)
+        and (evidence.has("device.media") or source or plays or len(evidence.tokens) <= 4)
     ):
         return ToolCall("control_media", {"action": "stop"})
     off = evidence.has("verb.off", "verb.close") or "off" in evidence.words
@@ -182,7 +186,7 @@ def media_call(evidence: Evidence) -> ToolCall | None:
             return ToolCall("set_media_source", {"source": source[0]})
     if not plays or off or _other_device(evidence):
         return None
-    query = _query(evidence, plays[0])
+    query = _query(evidence, plays[0], lexicon)
     if query.lower() in _GENERIC:
         return ToolCall("control_media", {"action": "play"})
     return ToolCall("play_media", {"query": query[:80]})
@@ -206,7 +210,7 @@ def _other_device(evidence: Evidence) -> bool:
     return bool(names) and bool(words)
 
 
-def _query(evidence: Evidence, play: Match) -> str:
+def _query(evidence: Evidence, play: Match, lexicon: Lexicon | None) -> str:
     known = [match for match in evidence.of("music") if match.start >= play.end]
     rest = evidence.slice_text(play.end, len(evidence.tokens)).strip(" ,，。.!！?？")
     before = None
@@ -216,8 +220,15 @@ def _query(evidence: Evidence, play: Match) -> str:
     if rest.lower() in _GENERIC:
         return rest.lower()
     rest = _MEDIA_TAIL.sub("", rest).strip()
+    if not known and play.end < len(evidence.tokens) and lexicon is not None:
+        return _known_name(rest, lexicon) or rest
     if len(known) == 1:
         name = match_names(known[0], "music")[0]
         covered = evidence.slice_text(known[0].start, known[0].end)
         return rest.replace(covered, name) if known[0].cost > 0 else rest
     return rest
+
+
+def _known_name(rest: str, lexicon: Lexicon) -> str | None:
+    """An artist the words sound like, where only an artist can stand."""
+    return lexicon.whole(tokens_of(rest), "music")

@@ -9,7 +9,7 @@ from pipeline.frames import Language, ToolCall
 from pipeline.parse import Evidence, evidence_of, pieces
 from pipeline.parse_amount import amount_of
 from pipeline.parse_rules import Candidate, candidates_of
-from pipeline.vehicle.lexicon import Lexicon
+from pipeline.vehicle.lexicon import Lexicon, Match
 
 COMFORT = frozenset(
     ["set_temperature", "set_fan", "set_air_conditioning", "set_window", "set_sunroof", "set_sunshade", "set_seat_heating", "set_seat_ventilation", "set_steering_wheel_heating", "set_defrost", "set_recirculation", "set_wipers", "set_interior_light", "set_volume", "control_media"]
@@ -46,7 +46,7 @@ class _Piece:
 def interpret(text: str, lexicon: Lexicon, language: Language, last_tool: str | None = None) -> list[Clause]:
     """The turn's wishes in order; empty when the words support no tool (then it is talk)."""
     parts: list[_Piece] = []
-    for part in pieces(text):
+    for part in (half for whole in pieces(text) for half in _halves(whole, lexicon, language)):
         piece = _piece(part, lexicon, language, _last_tool(parts, last_tool))
         if piece.evidence.tokens and not _only_filler(piece.evidence):
             parts.append(piece)
@@ -62,7 +62,25 @@ def interpret(text: str, lexicon: Lexicon, language: Language, last_tool: str | 
 
 def _piece(text: str, lexicon: Lexicon, language: Language, last_tool: str | None) -> _Piece:
     evidence = evidence_of(text, lexicon, language)
-    return _Piece(text, evidence, candidates_of(evidence, last_tool))
+    return _Piece(text, evidence, candidates_of(evidence, last_tool, lexicon))
+
+
+def _halves(text: str, lexicon: Lexicon, language: Language) -> list[str]:
+    """Two commands said in one breath, without a pause: cut before the second verb, or before the second device."""
+    evidence = evidence_of(text, lexicon, language)
+    roles: list[tuple[str, int]] = []
+    for match in evidence.matches:
+        role = "D" if match.has("device") else "V" if _acts(match) else ""
+        if role and (not roles or roles[-1][0] != role):
+            roles.append((role, evidence.tokens[match.start].start))
+    if [role for role, _ in roles] not in (["V", "D", "V", "D"], ["D", "V", "D", "V"]):
+        return [text]
+    cut = roles[2][1]
+    return [text[:cut], text[cut:]]
+
+
+def _acts(match: Match) -> bool:
+    return any("verb." + verb in match.tags for verb in ("on", "off", "open", "close", "play", "stop", "set", "up", "down"))
 
 
 def _last_tool(parts: list[_Piece], last_tool: str | None) -> str | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
+from pipeline.parse_numbers import NUMBER_WORDS
 from pipeline.vehicle.phonetics import Token, character_cost, english_likeness, is_cjk, readings, tokens_of
 from pipeline.vehicle.places import Places
 
@@ -22,6 +23,10 @@ FUZZY_GROUPS = ("device", "ask", "place", "kind", "feel", "forbid", "music", "un
 FUZZY_LIKENESS = 0.78
 FUZZY_LETTERS = 6
 LONGEST_PHRASE_WORDS = 8
+NUMERALS = frozenset("零一二两三四五六七八九十百")
+"""Before 度 they are a number: "两度" is not 亮度, though it sounds the same."""
+WHOLE_COST = {"command": 0.48, "music": 0.55}
+"""Cost per character up to which a whole short stretch still counts as a phrase of the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ class Lexicon:
         for tag, texts in phrases.items():
             for text in texts:
                 self._add(tag, tuple(token.text for token in tokens_of(text)))
-        self._known_words = {word for phrase in self._english for word in phrase}
+        self._known_words = {word for phrase in self._english for word in phrase} | NUMBER_WORDS
 
     def _add(self, tag: str, words: tuple[str, ...]) -> None:
         if not words:
@@ -71,18 +76,26 @@ class Lexicon:
             self._find_chinese(words, start, found)
             self._find_english(words, start, found)
         chosen = _best(found)
-        if self._by_sound:
-            free = _free_stretches(words, chosen, self._known_words)
-            extra: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
-            for low, high in free:
-                self._find_by_sound(words, low, high, extra)
-            taken = [
-                match
-                for match in _best(extra)
-                if not any(_overlap(match, other) for other in chosen if _content(other))
-            ]
-            chosen = [match for match in chosen if not any(_overlap(match, other) for other in taken)] + taken
+        stretches = _free_stretches(words, chosen, self._known_words) if self._by_sound else []
+        if stretches:
+            for low, high in stretches:
+                self._find_by_sound(words, low, high, found)
+            chosen = _best(found)
         return sorted(chosen, key=lambda match: match.start)
+
+    def whole(self, tokens: Sequence[Token], group: str) -> str | None:
+        """The name in `group` whose Chinese phrase the whole of a short text sounds most like; None when none is near."""
+        words = tuple(token.text for token in tokens)
+        if not self._by_sound or not 3 <= len(words) <= 6 or not all(map(is_cjk, words)):
+            return None
+        near: list[tuple[float, str]] = []
+        for phrases in self._chinese.values():
+            for phrase, tag in phrases:
+                if tag.startswith(group + ".") and len(phrase) == len(words):
+                    cost = sum(map(character_cost, words, phrase))
+                    near.append((cost, tag[len(group) + 1 :]))
+        cost, name = min(near, default=(9.0, ""))
+        return name if cost <= WHOLE_COST[group] * len(words) else None
 
     def _find_chinese(self, words: tuple[str, ...], start: int, found: dict[tuple[int, int], dict[str, float]]) -> None:
         first = words[start]
@@ -103,6 +116,8 @@ class Lexicon:
         if len(phrase) == 1 or not self._by_sound:
             return None
         limit = 0.3 * len(phrase) - (0.2 if len(phrase) == 2 else 0.0)
+        if any(a in NUMERALS and b == "度" for a, b in zip(heard, heard[1:], strict=False)):
+            return None
         total = 0.0
         for a, b in zip(heard, phrase, strict=True):
             total += character_cost(a, b) if a != b else 0.0
@@ -121,6 +136,8 @@ class Lexicon:
         for start in range(low, high):
             for end in range(start + 1, min(start + 4, high) + 1):
                 heard = words[start:end]
+                if all(word in self._known_words for word in heard):
+                    continue
                 letters = sum(map(len, heard))
                 for phrase, tag in self._fuzzy:
                     size = sum(map(len, phrase))
@@ -172,7 +189,7 @@ def _best(found: dict[tuple[int, int], dict[str, float]]) -> list[Match]:
 
 
 def _weight(match: Match) -> float:
-    length = match.end - match.start
+    length = float(match.end - match.start)
     if not _content(match):
         length *= 0.7
     return length - COST_PRICE * match.cost - MATCH_PRICE

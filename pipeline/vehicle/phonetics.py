@@ -75,7 +75,8 @@ def readings(character: str) -> tuple[frozenset[str], frozenset[str]]:
 
 @lru_cache(maxsize=65536)
 def character_cost(heard: str, wanted: str) -> float:
-    """0 for the same character, 0.1 for the same sound, 0.3 for a sound often mixed up, 0.6 for one near it, else 1."""
+    """0 for the same character, 0.1 for the same sound, 0.3 for a sound often mixed up, 0.6 for one near it,
+    0.7 for the same initial, else 1."""
     if heard == wanted:
         return 0.0
     if not is_cjk(heard):
@@ -88,7 +89,13 @@ def character_cost(heard: str, wanted: str) -> float:
         return 0.3
     if any(Levenshtein.distance(a, b) == 1 and len(a) > 2 and len(b) > 2 for a in heard_folded for b in wanted_folded):
         return 0.6
+    if {_initial(syllable) for syllable in heard_folded} & {_initial(syllable) for syllable in wanted_folded}:
+        return 0.7
     return 1.0
+
+
+def _initial(syllable: str) -> str:
+    return syllable[:1] if syllable[:1] not in "aeo" else ""
 
 
 # --- English -------------------------------------------------------------------------------------------------------
