@@ -23,6 +23,7 @@ from models.engines.espeak import Phonemizer
 from models.errors import ModelMissing, StartupError
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+MODEL = "piper-en-joe"
 SAMPLES_PER_FRAME = 256
 CONTEXT_FRAMES = 12
 FIRST_CHUNK_FRAMES = 24
@@ -77,10 +78,12 @@ class PiperVoice:
 
         Raises ModelMissing, and StartupError for a provider that will not run.
         """
-        encoder, vocoder = (_session(model_dir / f"{part}.onnx", threads, provider) for part in ("encoder", "vocoder"))
+        encoder, vocoder = (
+            open_session(model_dir / f"{part}.onnx", threads, provider, MODEL) for part in ("encoder", "vocoder")
+        )
         path = model_dir / "voice.json"
         if not path.is_file():
-            raise ModelMissing(f"no Piper voice in {model_dir}: run `cockpit models fetch piper-en-joe`")
+            raise ModelMissing(f"no Piper voice in {model_dir}: run `cockpit models fetch {MODEL}`")
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         config = replace(PiperConfig(**raw), **(scales or {}))  # type: ignore[arg-type]
         return cls(encoder, vocoder, config, phonemizer)
@@ -121,9 +124,10 @@ class PiperVoice:
             pass
 
 
-def _session(path: Path, threads: int, provider: str) -> ort.InferenceSession:
+def open_session(path: Path, threads: int, provider: str, model: str) -> ort.InferenceSession:
+    """One session of a voice's graph. `model`: its name in the registry. Raises ModelMissing and StartupError."""
     if not path.is_file():
-        raise ModelMissing(f"no {path.name} in {path.parent}: run `cockpit models fetch piper-en-joe`")
+        raise ModelMissing(f"no {path.name} in {path.parent}: run `cockpit models fetch {model}`")
     if provider not in PROVIDERS:
         raise StartupError(f"unknown provider {provider!r}; known are {', '.join(sorted(PROVIDERS))}")
     options = ort.SessionOptions()
