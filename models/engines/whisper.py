@@ -185,7 +185,7 @@ class WhisperEngine:
         self.config = config
         self._tokenizer = tokenizer
         self._encoder = encoder
-        self._decoder = decoder
+        self.decoder = decoder
         self._simplified = OpenCC("t2s")
         self._traditional = OpenCC("s2t")
         self._trees: dict[tuple[str, tuple[str, ...]], HotwordTree] = {}
@@ -210,7 +210,7 @@ class WhisperEngine:
             noise = rng.standard_normal(int(seconds * RATE_HZ)).astype(np.float32) * 0.05
             self._encode(noise)
             for token in range(4):
-                self._decoder.step([token], self._text_bias())
+                self.decoder.step([token], self.text_bias())
 
     def transcribe(
         self,
@@ -252,9 +252,9 @@ class WhisperEngine:
         for name in names:
             binding.bind_output(name)
         self._encoder.run_with_iobinding(binding)
-        self._decoder.begin({**dict(zip(names, binding.get_outputs(), strict=True)), "log_count": mass})
+        self.decoder.begin({**dict(zip(names, binding.get_outputs(), strict=True)), "log_count": mass})
 
-    def _text_bias(self) -> NDArray[np.float32]:
+    def text_bias(self) -> NDArray[np.float32]:
         bias = np.zeros(self.config.vocabulary, np.float32)
         bias[list(self.config.suppress)] = -np.inf
         bias[list(self.config.languages.values())] = -np.inf
@@ -274,7 +274,7 @@ class WhisperEngine:
             return Hypothesis("", languages[0], 0.0, 1.0)
         self._encode(samples)
         special = self.config.tokens
-        first = self._decoder.step([special["start"]], self._language_bias(languages))
+        first = self.decoder.step([special["start"]], self._language_bias(languages))
         no_speech = float(np.exp(first.no_speech_logit - first.log_sum_exp))
         language_token = int(first.ids[0])
         language = next(name for name in languages if self.config.languages[name] == language_token)
@@ -311,12 +311,12 @@ class WhisperEngine:
     ) -> tuple[list[int], float]:
         """Decode until the end token. Returns the text tokens and the sum of their log-probabilities, end included."""
         limit = min(
-            8 + int(MAX_TOKENS_PER_S * samples / RATE_HZ), self.config.decoder_positions - self._decoder.filled - 4
+            8 + int(MAX_TOKENS_PER_S * samples / RATE_HZ), self.config.decoder_positions - self.decoder.filled - 4
         )
-        bias, begin_bias = self._text_bias(), self._text_bias()
+        bias, begin_bias = self.text_bias(), self.text_bias()
         begin_bias[list(self.config.suppress_at_begin)] = -np.inf
         state: frozenset[int] = frozenset()
-        step = self._decoder.step(prompt, tree.boost(begin_bias, state))
+        step = self.decoder.step(prompt, tree.boost(begin_bias, state))
         tokens: list[int] = []
         logprob = 0.0
         while len(tokens) < limit:
@@ -330,7 +330,7 @@ class WhisperEngine:
             if repeats(tokens, MAX_REPEATS):
                 return [], 0.0
             state = tree.advance(state, token)
-            step = self._decoder.step([token], tree.boost(bias, state))
+            step = self.decoder.step([token], tree.boost(bias, state))
         return tokens, logprob
 
 
