@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from models.engines import zh_voice
 from models.engines.base import Voice
 from models.engines.espeak import EspeakVoice, EspeakWorker
 from models.engines.piper import PiperVoice
@@ -122,7 +123,11 @@ def run(rounds: int, threads: int) -> dict[str, Any]:
     if peer is not None:
         engines["piper-tts"] = peer
     rows = compare(engines, ENGLISH, rounds)
-    rows_zh = compare({"espeak-ng": (cockpit(mandarin, "zh"), mandarin.sample_rate_hz)}, MANDARIN, rounds)
+    engines_zh = {"espeak-ng": (cockpit(mandarin, "zh"), mandarin.sample_rate_hz)}
+    if store.is_built(zh_voice.MODEL):
+        chosen = zh_voice.ZhVoice.load(store.built(zh_voice.MODEL), threads=threads)
+        engines_zh[zh_voice.MODEL] = (cockpit(chosen, "zh"), chosen.sample_rate_hz)
+    rows_zh = compare(engines_zh, MANDARIN, rounds)
     worker.close()
     mandarin.close()
     return {"threads": threads, "rounds": rounds, "load_and_warm_up_ms": round(ready_ms), "en": rows, "zh": rows_zh}
