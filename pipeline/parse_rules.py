@@ -526,6 +526,8 @@ def _bare_change(evidence: Evidence, last_tool: str | None) -> list[Candidate]:
         return _only(_call("restore_volume", target="media"))
     if evidence.has("verb.lock", "verb.unlock"):
         return _locks(evidence, amount)
+    if amount.value is not None and evidence.of("zone") and amount.unit is None and 10 <= amount.value <= 40:
+        return _temperature(evidence, amount)
     direction = _direction(evidence)
     if (
         amount.value is not None

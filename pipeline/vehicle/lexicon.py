@@ -25,7 +25,7 @@ FUZZY_LETTERS = 6
 LONGEST_PHRASE_WORDS = 8
 NUMERALS = frozenset("零一二两三四五六七八九十百")
 """Before 度 they are a number: "两度" is not 亮度, though it sounds the same."""
-WHOLE_COST = {"command": 0.48, "music": 0.55}
+WHOLE_COST = {"command": 0.51, "music": 0.55}
 """Cost per character up to which a whole short stretch still counts as a phrase of the group."""
 
 
