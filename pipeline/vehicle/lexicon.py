@@ -23,6 +23,8 @@ FUZZY_GROUPS = ("device", "ask", "place", "kind", "feel", "forbid", "music", "un
 FUZZY_LIKENESS = 0.78
 FUZZY_LETTERS = 6
 LONGEST_PHRASE_WORDS = 8
+NEAR_COST = 0.6
+"""No character of a match may be further off than this; only a whole utterance is judged more loosely."""
 NUMERALS = frozenset("零一二两三四五六七八九十百")
 """Before 度 they are a number: "两度" is not 亮度, though it sounds the same."""
 WHOLE_COST = {"command": 0.51, "music": 0.55}
@@ -120,8 +122,9 @@ class Lexicon:
             return None
         total = 0.0
         for a, b in zip(heard, phrase, strict=True):
-            total += character_cost(a, b) if a != b else 0.0
-            if total > limit:
+            cost = character_cost(a, b) if a != b else 0.0
+            total += cost
+            if total > limit or cost > NEAR_COST:
                 return None
         return total
 
