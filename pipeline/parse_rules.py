@@ -298,7 +298,7 @@ def _defrost(area: str) -> Callable[[Evidence, Amount], list[Candidate]]:
     def calls(evidence: Evidence, amount: Amount) -> list[Candidate]:
         where = area
         if where == "any":
-            zones = set(evidence.names("zone"))
+            zones = set(evidence.names("zone")) | ({"rear"} if "后" in evidence.words else set())
             where = "rear" if zones & {"rear"} else "all" if zones & {"all"} else "front"
         return _only(_call("set_defrost", area=where, on=_switched(evidence) is not False))
 

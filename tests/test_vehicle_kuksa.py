@@ -14,7 +14,7 @@ grpc = pytest.importorskip("grpc", reason="the vss extra is not installed")
 from models.errors import StartupError  # noqa: E402
 from pipeline.frames import ToolCall  # noqa: E402
 from pipeline.vehicle import kuksa_proto as proto  # noqa: E402
-from pipeline.vehicle.kuksa import KuksaBackend  # noqa: E402
+from pipeline.vehicle.kuksa import KuksaTree  # noqa: E402
 from pipeline.vehicle.places import load_places  # noqa: E402
 from pipeline.vehicle.signals import SignalAccess, SignalError, load_signals  # noqa: E402
 from pipeline.vehicle.tools import Toolbox  # noqa: E402
@@ -60,7 +60,7 @@ def broker() -> FakeBroker:
 
 
 @pytest.fixture
-def backend(broker: FakeBroker, tmp_path: Path) -> Iterator[KuksaBackend]:
+def backend(broker: FakeBroker, tmp_path: Path) -> Iterator[KuksaTree]:
     socket = tmp_path / "broker.sock"
     server = grpc.server(ThreadPoolExecutor(2))
     handlers = {
@@ -76,13 +76,13 @@ def backend(broker: FakeBroker, tmp_path: Path) -> Iterator[KuksaBackend]:
     server.start()
     token = tmp_path / "token"
     token.write_text("narrow-scope\n", encoding="utf-8")
-    client = KuksaBackend.connect(socket, token_file=token, deadline_s=2.0, settle_s=0.1)
+    client = KuksaTree.connect(socket, token_file=token, deadline_s=2.0, settle_s=0.1)
     yield client
     client.close()
     server.stop(0).wait()
 
 
-def toolbox(backend: KuksaBackend) -> Toolbox:
+def toolbox(backend: KuksaTree) -> Toolbox:
     return Toolbox(SignalAccess(backend), load_places())
 
 
@@ -90,7 +90,7 @@ def set_driver(value: float) -> ToolCall:
     return ToolCall("set_temperature", {"zone": "driver", "action": "set", "value": value})
 
 
-def test_a_value_is_actuated_and_read_back(backend: KuksaBackend, broker: FakeBroker) -> None:
+def test_a_value_is_actuated_and_read_back(backend: KuksaTree, broker: FakeBroker) -> None:
     result = toolbox(backend).execute(set_driver(22), 1)
     assert (result.status, result.path, result.value) == ("done", DRIVER, 22.0)
     assert broker.actuated == [DRIVER]
@@ -107,7 +107,7 @@ def test_a_value_is_actuated_and_read_back(backend: KuksaBackend, broker: FakeBr
     ],
 )
 def test_what_the_broker_refuses_is_a_failure(
-    backend: KuksaBackend, broker: FakeBroker, code: Any, reason: str
+    backend: KuksaTree, broker: FakeBroker, code: Any, reason: str
 ) -> None:
     broker.fail[DRIVER] = code
     result = toolbox(backend).execute(set_driver(22), 1)
@@ -115,13 +115,13 @@ def test_what_the_broker_refuses_is_a_failure(
     assert broker.values[DRIVER].float == 21.0
 
 
-def test_an_actuator_that_does_not_follow_is_not_confirmed(backend: KuksaBackend, broker: FakeBroker) -> None:
+def test_an_actuator_that_does_not_follow_is_not_confirmed(backend: KuksaTree, broker: FakeBroker) -> None:
     broker.deaf.add(DRIVER)
     result = toolbox(backend).execute(set_driver(22), 1)
     assert (result.status, result.reason, result.value) == ("failed", "not_confirmed", 21.0)
 
 
-def test_half_a_call_is_undone(backend: KuksaBackend, broker: FakeBroker) -> None:
+def test_half_a_call_is_undone(backend: KuksaTree, broker: FakeBroker) -> None:
     passenger = DRIVER.replace("Driver", "Passenger")
     broker.fail[passenger] = grpc.StatusCode.UNAVAILABLE
     call = ToolCall("set_temperature", {"zone": "front", "action": "set", "value": 25})
@@ -129,14 +129,14 @@ def test_half_a_call_is_undone(backend: KuksaBackend, broker: FakeBroker) -> Non
     assert broker.values[DRIVER].float == 21.0
 
 
-def test_roll_back_goes_through_the_broker(backend: KuksaBackend, broker: FakeBroker) -> None:
+def test_roll_back_goes_through_the_broker(backend: KuksaTree, broker: FakeBroker) -> None:
     tools = toolbox(backend)
     tools.execute(set_driver(25), 7)
     assert tools.roll_back(7) == 1
     assert broker.values[DRIVER].float == 21.0
 
 
-def test_forbidden_and_out_of_range_never_reach_the_broker(backend: KuksaBackend, broker: FakeBroker) -> None:
+def test_forbidden_and_out_of_range_never_reach_the_broker(backend: KuksaTree, broker: FakeBroker) -> None:
     access = SignalAccess(backend)
     for path in ("Vehicle.Chassis.ParkingBrake.IsEngaged", "Vehicle.Powertrain.Transmission.SelectedGear", "Vehicle.No"):
         with pytest.raises(SignalError, match="forbidden"):
@@ -145,7 +145,7 @@ def test_forbidden_and_out_of_range_never_reach_the_broker(backend: KuksaBackend
     assert broker.actuated == []
 
 
-def test_missing_value_and_unknown_path(backend: KuksaBackend, broker: FakeBroker) -> None:
+def test_missing_value_and_unknown_path(backend: KuksaTree, broker: FakeBroker) -> None:
     broker.values["Vehicle.Speed"] = None
     with pytest.raises(SignalError, match="unavailable"):
         backend.read("Vehicle.Speed")
@@ -156,4 +156,4 @@ def test_missing_value_and_unknown_path(backend: KuksaBackend, broker: FakeBroke
 
 def test_no_socket_is_a_start_up_error(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="embedded signals"):
-        KuksaBackend.connect(tmp_path / "none.sock")
+        KuksaTree.connect(tmp_path / "none.sock")

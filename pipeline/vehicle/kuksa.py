@@ -28,7 +28,7 @@ POLL_S = 0.02
 _TOLERANCE = 0.01
 
 
-class KuksaBackend:
+class KuksaTree:
     """SignalBackend on a databroker. Each call has a deadline; nothing is retried, so nothing fires later.
 
     A car needs time to follow: `write` polls the value for up to `settle_s` before it returns; whether it got there is for
@@ -57,7 +57,7 @@ class KuksaBackend:
     @classmethod
     def connect(
         cls, socket: Path, *, token_file: Path | None = None, deadline_s: float = 0.2, settle_s: float = 0.5
-    ) -> KuksaBackend:
+    ) -> KuksaTree:
         """socket: the databroker's unix socket. token_file: a JWT with the narrowest scope that serves; never logged.
 
         Raises StartupError when the socket or the token file is not there.
