@@ -110,17 +110,25 @@ def own(engine: WhisperEngine, words: Sequence[str]) -> Recognise:
     return run
 
 
+def ctranslate2_folder(source: Path, made: Path) -> Path:
+    """The pinned files as CTranslate2 wants them, in `made`: the vocabulary, timestamps included, in a file of its own."""
+    tokenizer = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
+    ids = {**tokenizer["model"]["vocab"], **{t["content"]: t["id"] for t in tokenizer["added_tokens"]}}
+    times = [f"<|{step * 0.02:.2f}|>" for step in range(1501)]
+    vocabulary = [name for name in sorted(ids, key=ids.__getitem__) if name not in times] + times
+    for name in ("model.bin", "config.json", "tokenizer.json"):
+        (made / name).symlink_to(source / name)
+    (made / "vocabulary.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    return made
+
+
 def peer(folder: Path, threads: int) -> Recognise:
-    """faster-whisper as its documentation shows it, kept to LANGUAGES; CTranslate2 wants the vocabulary as a file."""
+    """faster-whisper as its documentation shows it, kept to LANGUAGES."""
     from faster_whisper import WhisperModel
 
-    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
-    ids = {**tokenizer["model"]["vocab"], **{t["content"]: t["id"] for t in tokenizer["added_tokens"]}}
     with tempfile.TemporaryDirectory() as made:
-        for name in ("model.bin", "config.json", "tokenizer.json"):
-            (Path(made) / name).symlink_to(folder / name)
-        (Path(made) / "vocabulary.json").write_text(json.dumps(sorted(ids, key=ids.__getitem__)), encoding="utf-8")
-        model = WhisperModel(made, device="cpu", compute_type="int8", cpu_threads=threads)
+        files = ctranslate2_folder(folder, Path(made))
+        model = WhisperModel(str(files), device="cpu", compute_type="int8", cpu_threads=threads)
 
     def run(samples: Audio) -> tuple[str, str]:
         options = {
