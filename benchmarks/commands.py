@@ -1,9 +1,9 @@
 """Share of spoken commands that end in exactly the right state, answer or refusal.
 
-Per language: typed text, and the whole chain (voice activity, recogniser, understanding) on the recorded commands, clean
-and in road noise at 20, 10 and 5 dB. Beside it the same chain without biasing (no hot words, no matching by sound) and
-without the grammar (the language model writes JSON freely; what is no call counts as nothing done), both clean.
-A wrong action is a signal that changed although nothing asked for it.
+Per language: typed text, and the whole chain (voice activity, recogniser, understanding) on the recorded commands,
+clean and in road noise at 20, 10 and 5 dB. Beside it the same chain without biasing (no hot words, no matching by
+sound) and without the grammar (the language model writes JSON freely; what is no call counts as nothing done), both
+clean. A wrong action is a signal that changed although nothing asked for it.
 
     python benchmarks/commands.py [--json] [--text-only] [--audio DIR] [--snr 20,10,5] [--no-model]
 """
@@ -35,7 +35,7 @@ from models.engines.webrtc_gate import WebRtcGate
 from models.engines.whisper import WhisperEngine
 from models.store import Store
 from pipeline.dialogue import Plan, Understanding
-from pipeline.endpoint import Endpointer, EndpointConfig
+from pipeline.endpoint import EndpointConfig, Endpointer
 from pipeline.frames import AudioFrame, Language
 from pipeline.turns import Generations, TurnIds
 from pipeline.vehicle.lexicon import hotwords
@@ -112,7 +112,9 @@ class Ear:
         language: Language = "en"
         for utterance in self._turns(samples):
             result = self._engine.transcribe(
-                utterance, languages=LANGUAGES, hotwords=[w for lang in LANGUAGES for w in hotwords(lang)] if biased else ()
+                utterance,
+                languages=LANGUAGES,
+                hotwords=[w for lang in LANGUAGES for w in hotwords(lang)] if biased else (),
             )
             if result.text:
                 texts.append(result.text)

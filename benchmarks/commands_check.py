@@ -94,7 +94,9 @@ def judge(
 ) -> Verdict:
     """Compare what was to happen with what did."""
     changed = {path for path, value in after.items() if value != before[path]}
-    touched = changed | {path for result in results if result.status == "done" for path in result.detail.get("paths", [])}
+    touched = changed | {
+        path for result in results if result.status == "done" for path in result.detail.get("paths", [])
+    }
     kind = expect[0]
     may_change = _may_change(expect)
     stray = {path for path in changed if not any(part in path for part in may_change)}
@@ -147,7 +149,9 @@ def _reached(wanted: str, paths: list[str], before: dict[str, Value], after: dic
         if wanted in ("True", "False"):
             return new is (wanted == "True")
         if isinstance(new, str) or isinstance(old, str) or not wanted.strip("<>+-").replace(".", "").isdigit():
-            return new == {"closed": 0}.get(wanted, wanted) if wanted not in ("up", "down") else _moved(new, old, wanted)
+            return (
+                new == {"closed": 0}.get(wanted, wanted) if wanted not in ("up", "down") else _moved(new, old, wanted)
+            )
         if wanted.startswith(">"):
             return new > float(wanted[1:])
         if wanted[0] in "+-":

@@ -20,7 +20,8 @@ class FreeJson:
         self._session = lm.open_session()
         self._system = (
             "You control a car. Answer what the driver says with one JSON object "
-            '{"name": TOOL, "arguments": {...}} for one of these tools, or {"name": "chat", "arguments": {}}:\n' + _tools()
+            '{"name": TOOL, "arguments": {...}} for one of these tools, or {"name": "chat", "arguments": {}}:\n'
+            + _tools()
         )
 
     def calls(self, text: str) -> tuple[ToolCall, ...]:
@@ -34,7 +35,11 @@ class FreeJson:
             parsed: Any = json.loads(written[start : end + 1])
         except ValueError:
             return ()
-        if not isinstance(parsed, dict) or parsed.get("name") == "chat" or not isinstance(parsed.get("arguments"), dict):
+        if (
+            not isinstance(parsed, dict)
+            or parsed.get("name") == "chat"
+            or not isinstance(parsed.get("arguments"), dict)
+        ):
             return ()
         return (ToolCall(str(parsed.get("name")), parsed["arguments"]),)
 

@@ -1,7 +1,8 @@
 """Understanding: a transcript to calls or talk, calls to results, results to a reply; and what may be taken back.
 
-The words narrow the calls down (parse_turn.py). Where one call is left, every token of it is forced and no model step is
-needed; where several are left, the language model chooses among exactly these under a grammar; where none is left, it talks.
+The words narrow the calls down (parse_turn.py). Where one call is left, every token of it is forced and no model step
+is needed; where several are left, the language model chooses among exactly these under a grammar; where none is left,
+it talks.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ KEPT_EXCHANGES = 3
 CHAT_TOKENS = 64
 _SENTENCE_END = re.compile(r"[.!?](?=\s)|[。！？]")
 _SYSTEM: dict[Language, str] = {
-    "en": "You are the voice assistant of a car. Answer in plain English, in one or two short sentences, without lists. "
-    "You cannot operate the car here; never claim that you did.",
+    "en": "You are the voice assistant of a car. Answer in plain English, in one or two short sentences, "
+    "without lists. You cannot operate the car here; never claim that you did.",
     "zh": "你是汽车的语音助手。用一两句简短的中文口语回答，不要列表。你在这里不能操作车辆，绝不要说你已经操作了。",
 }
 _SILENT: dict[Language, str] = {"en": "Sorry, I did not understand that.", "zh": "抱歉，我没有听懂。"}
@@ -48,8 +49,8 @@ def _no_boundary() -> None:
 class Plan:
     """What a transcript means. Either `calls` are to be executed in order, or `chat` is True, or neither (no words).
 
-    `decided_by`: "words" when the words left one choice, "model" when the language model chose. Times in ms; `llm_ttft_ms`
-    is 0 when no model step was needed.
+    `decided_by`: "words" when the words left one choice, "model" when the language model chose. Times in ms;
+    `llm_ttft_ms` is 0 when no model step was needed.
     """
 
     text: str
@@ -100,7 +101,9 @@ class Understanding:
         by_sound: bool = True,
         now: Callable[[], datetime] = datetime.now,
     ) -> Understanding:
-        """tree: signals (the embedded ones by default); lm: None leaves open choices to the words and answers no talk."""
+        """tree: signals (the embedded ones by default); lm: None leaves open choices to the words and answers no
+        talk.
+        """
         known = load_places() if places is None else places
         access = SignalAccess(EmbeddedTree() if tree is None else tree)
         sessions: dict[Language, LmSession] = {}

@@ -5,7 +5,7 @@ Nothing is decided here. parse_rules.py turns the evidence of a clause into the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pipeline.frames import Language

@@ -17,7 +17,9 @@ _LITTLE = re.compile(r"一点|稍微|稍稍|(?<=[高低大小暖凉热冷轻响]
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """`value` with its `unit` (None when none was said); `word`: max, min or little, lot. `to`/`by`: what the grammar says."""
+    """`value` with its `unit` (None when none was said); `word`: max, min or little, lot. `to`/`by`: what the
+    grammar says.
+    """
 
     value: float | None = None
     unit: str | None = None
@@ -41,7 +43,9 @@ def amount_of(evidence: Evidence) -> Amount:
     if evidence.numbers:
         number = evidence.numbers[-1]
         value = number.value
-        if (unit == "percent" and "成" in words[number.end : number.end + 1]) or (unit == "percent" and _is_chinese_tenths(evidence, number)):
+        if (unit == "percent" and "成" in words[number.end : number.end + 1]) or (
+            unit == "percent" and _is_chinese_tenths(evidence, number)
+        ):
             value *= 10
         return Amount(
             value=value,

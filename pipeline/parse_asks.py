@@ -9,41 +9,102 @@ from pipeline.frames import ToolCall
 from pipeline.parse import Evidence
 from pipeline.parse_zones import seat_zone
 
+_LEAD = r"^\W*(?:(?:hey|ok|okay|please|hello|hi|so|well|and|cockpit|uh|um)\W+)*"
+"""Small words before what is said."""
+
+
+def _any(*phrases: str) -> str:
+    return "(?:" + "|".join(phrases) + ")"
+
+
 _POLITE = re.compile(
-    r"^\W*(?:(?:hey|ok|okay|please|hello|hi|so|well|uh|um|and)\W+)*(?:can|could|would|will) (?:you|we|i) (?:please |just |kindly |quickly )?"
-    r"(?!tell|explain|see|feel|hear|imagine)|^\W*would you mind|^\W*(?:is it possible to|may i have|can i have|can i get)"
+    _LEAD
+    + _any(
+        r"(?:can|could|would|will) (?:you|we|i) (?:please |just |kindly |quickly )?"
+        r"(?!tell|explain|see|feel|hear|imagine)",
+        "would you mind",
+        "is it possible to",
+        "may i have",
+        "can i have",
+        "can i get",
+    )
 )
-_ENGLISH_QUESTION = re.compile(
-    r"^\W*(?:(?:hey|ok|okay|please|hello|hi|so|well|and|cockpit|uh|um)\W+)*(?:what|what's|how|how's|is|are|was|were|which|where|where's|when|why|who|who's|whose|do|does|did|am|"
-    r"have|has|should|tell me|show me|check|let me know|i want to know|explain|can you tell|could you tell|can you explain|do you know|give me the|read me|can i|can we|could we|will)\b"
+_QUESTION_WORDS = (
+    "what|what's|how|how's|is|are|was|were|which|where|where's|when|why|who|who's|whose|do|does|did|am|have|has|should"
 )
+_QUESTION_PHRASES = (
+    "tell me|show me|check|let me know|i want to know|explain|can you tell|could you tell|can you explain|do you know"
+    "|give me the|read me|can i|can we|could we|will"
+)
+_ENGLISH_QUESTION = re.compile(_LEAD + _any(_QUESTION_WORDS, _QUESTION_PHRASES) + r"\b")
 _CHINESE_QUESTION = re.compile(
-    r"吗|多少|几[点度号挡档格]|什么|怎么|怎样|哪|是不是|有没有|多[远久快大高长冷热重]|为什么|告诉我|查一下|查看|看一下|查询|如何|是否|请问|谁|远不远|冷不冷|热不热|[开关]没[开关]"
+    r"吗|多少|几[点度号挡档格]|什么|怎么|怎样|哪|是不是|有没有|多[远久快大高长冷热重]|为什么|告诉我|查一下|查看"
+    r"|看一下|查询|如何|是否|请问|谁|远不远|冷不冷|热不热|[开关]没[开关]"
 )
 _CHINESE_REQUEST = re.compile(r"(?:能不能|可不可以|可以|能|好)[^，。]*(?:吗|么|不)?[？?]?$")
 _EXPLAIN_ENGLISH = re.compile(
-    r"^\W*(?:(?:hey|ok|okay|please|so|cockpit)\W+)*(?:what is (?:a|an|the (?:meaning|difference|capital|point|purpose))\b|what(?:'s| is) (?:a|an) |why|how do(?:es)?\b(?! i get to| we get to)|how can|who|explain|what does|"
-    r"tell me (?:about|a|an|some|something)|write|sing|define|how come|what happens|should|recommend|what are|can i|can we|could we|is it (?:safe|legal|good|bad|ok|okay|possible)|do you|are you|how is (?:a|an))"
+    _LEAD
+    + _any(
+        r"what is (?:a|an|the (?:meaning|difference|capital|point|purpose))\b",
+        r"what(?:'s| is) (?:a|an) ",
+        r"how do(?:es)?\b(?! i get to| we get to)",
+        "why|how can|who|explain|what does|write|sing|define|how come|what happens|should|recommend|what are",
+        "tell me (?:about|a|an|some|something)",
+        "can i|can we|could we|do you|are you|how is (?:a|an)",
+        "is it (?:safe|legal|good|bad|ok|okay|possible)",
+    )
 )
 _EXPLAIN_CHINESE = re.compile(
-    r"什么是|为什么|是什么(?!时候|歌)|什么意思|怎么[用回工开关]|讲个|讲一个|笑话|故事|解释|介绍|如何|原理|有什么用|谁是|你是谁|你叫|区别|推荐|聊聊|说说|安全吗|翻译|写一首|背一首"
+    r"什么是|为什么|是什么(?!时候|歌)|什么意思|怎么[用回工开关]|讲个|讲一个|笑话|故事|解释|介绍|如何|原理|有什么用"
+    r"|谁是|你是谁|你叫|区别|推荐|聊聊|说说|安全吗|翻译|写一首|背一首"
+)
+_DISTANCE = re.compile(
+    r"how far|far to|far is|far away|is it far|how long (?:to|does|will|is|would)|distance to|how close"
+    r"|how many (?:kilometers|miles) (?:to|is)|where is|where's|where are"
+    r"|多远|多久|远吗|远不远|多少公里|距离|多长时间|在哪|有没有|哪里有|哪有|哪儿有"
 )
 _TAG_TO_ITEM = {
-    "speed": "speed", "battery": "battery", "range": "range", "outside_temperature": "outside_temperature",
-    "inside_temperature": "inside_temperature", "tyre": "tyre_pressure", "time": "time", "date": "date", "odometer": "odometer",
-    "destination": "destination", "song": "media", "gear": "gear", "location": "location",
-}  # fmt: skip
+    "speed": "speed",
+    "battery": "battery",
+    "range": "range",
+    "outside_temperature": "outside_temperature",
+    "inside_temperature": "inside_temperature",
+    "tyre": "tyre_pressure",
+    "time": "time",
+    "date": "date",
+    "odometer": "odometer",
+    "destination": "destination",
+    "song": "media",
+    "gear": "gear",
+    "location": "location",
+}
 _DEVICE_TO_ITEM = {
-    "window": "windows", "sunroof": "sunroof", "volume": "volume", "fan": "fan", "ac": "air_conditioning",
-    "recirculation": "recirculation", "seat_heating": "seat_heating", "rear_defrost": "defrost", "front_defrost": "defrost",
-    "defrost": "defrost", "dome_light": "lights", "light": "lights", "wiper": "wipers", "trunk": "trunk", "door": "doors",
-    "media": "media", "nav": "destination", "temperature": "inside_temperature",
-}  # fmt: skip
+    "window": "windows",
+    "sunroof": "sunroof",
+    "volume": "volume",
+    "fan": "fan",
+    "ac": "air_conditioning",
+    "recirculation": "recirculation",
+    "seat_heating": "seat_heating",
+    "rear_defrost": "defrost",
+    "front_defrost": "defrost",
+    "defrost": "defrost",
+    "dome_light": "lights",
+    "light": "lights",
+    "wiper": "wipers",
+    "trunk": "trunk",
+    "door": "doors",
+    "media": "media",
+    "nav": "destination",
+    "temperature": "inside_temperature",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`call`: the question about the car, if it is one. `explain`: wants words, not the car. `is_question`: asks at all."""
+    """`call`: the question about the car, if it is one. `explain`: wants words, not the car. `is_question`: asks
+    at all.
+    """
 
     is_question: bool = False
     explain: bool = False
@@ -139,7 +200,9 @@ def _item(evidence: Evidence, asks: bool, explain: bool) -> str | None:
 
 
 def _state_question(text: str, evidence: Evidence) -> bool:
-    """ "What is the range", "tell me the time", "车速是什么": asks for a state although it opens like an explanation."""
+    """ "What is the range", "tell me the time", "车速是什么": asks for a state although it opens like an
+    explanation.
+    """
     return (
         re.search(
             r"^\W*(?:what(?:'s| is|s)? (?:the|our|my|current)|tell me (?:the|our|my|how|what)|what are the)", text
@@ -160,14 +223,10 @@ def _only_asks(evidence: Evidence) -> bool:
 
 
 def _is_distance(evidence: Evidence) -> bool:
-    place = evidence.of("place") or evidence.of("kind")
-    if not place:
+    if not (evidence.of("place") or evidence.of("kind")):
         return False
     text = evidence.text.lower()
-    if evidence.has("mark.far") or re.search(
-        r"how far|far to|far is|far away|is it far|how long (?:to|does|will|is|would)|how many (?:kilometers|miles) (?:to|is)|distance to|how close|where is|where's|where are|多远|多久|远吗|远不远|多少公里|距离|多长时间|在哪|有没有|哪里有|哪有|哪儿有",
-        text,
-    ):
+    if evidence.has("mark.far") or _DISTANCE.search(text):
         return True
     return re.search(r"^\W*(?:is|are) there (?:a|an|any)", text) is not None
 

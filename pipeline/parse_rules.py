@@ -1,4 +1,6 @@
-"""Evidence of one clause to the calls that its words support. Several calls mean: the words leave it open, the model chooses."""
+"""Evidence of one clause to the calls that its words support. Several calls mean: the words leave it open, the
+model chooses.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ DEFAULT_STEP = 25.0
 ON_VALUE = {"set_fan": 40.0, "set_seat_heating": 50.0, "set_seat_ventilation": 50.0, "set_steering_wheel_heating": 50.0}
 """What "on" means for a thing with levels, in percent."""
 LEVELS = {"set_fan": 5, "set_seat_heating": 3, "set_seat_ventilation": 3, "set_steering_wheel_heating": 3}
-"""How many levels people count for a thing VSS holds in percent; a level beyond them lands beyond 100 % and is refused."""
+"""How many levels people count for a thing VSS holds in percent; a level beyond them lands beyond 100 % and is
+refused.
+"""
 WEAK_FORBID = {
     "faster",
     "slower",
@@ -119,15 +123,13 @@ def _forbidden(evidence: Evidence) -> ToolCall | None:
         name = sorted(tag for tag in match.tags if tag.startswith("forbid."))[0].removeprefix("forbid.")
         if weak and (evidence.of("device") or evidence.of("place") or evidence.of("kind")):
             continue
-        if evidence.of("place") or evidence.of("kind"):
-            if evidence.has("verb.go") and name not in ("gear", "parking_brake", "engine", "assistance"):
-                continue
+        on_the_way = (evidence.of("place") or evidence.of("kind")) and evidence.has("verb.go")
+        if on_the_way and name not in ("gear", "parking_brake", "engine", "assistance"):
+            continue
         return refusal("forbidden", name)
-    if evidence.has("device.seat") and not evidence.has(
-        "feel.cold", "feel.cold_seat", "verb.warmer", "verb.cooler", "device.temperature"
-    ):
-        if evidence.names("verb"):
-            return refusal("forbidden", "seat_position")
+    comfort = evidence.has("feel.cold", "feel.cold_seat", "verb.warmer", "verb.cooler", "device.temperature")
+    if evidence.has("device.seat") and not comfort and evidence.names("verb"):
+        return refusal("forbidden", "seat_position")
     if (
         evidence.has("device.door")
         and evidence.has("verb.open", "verb.on")
@@ -551,7 +553,9 @@ def _bare_change(evidence: Evidence, last_tool: str | None) -> list[Candidate]:
     return []
 
 
-_PRONOUNS = frozenset("it that this them again more now a bit little too the back way to by all way 它 这 个 这个 些 点 的 了 一 吧 再 还 要 给 我 up down on off".split())
+_PRONOUNS = frozenset(
+    "it that this them again more now a bit little too the back way to by all up down on off".split()  # noqa: SIM905
+) | frozenset("它这个些点的了一吧再还要给我")
 
 
 def _about_it(evidence: Evidence) -> bool:

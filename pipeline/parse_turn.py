@@ -12,11 +12,28 @@ from pipeline.parse_rules import Candidate, candidates_of
 from pipeline.vehicle.lexicon import Lexicon, Match
 
 COMFORT = frozenset(
-    ["set_temperature", "set_fan", "set_air_conditioning", "set_window", "set_sunroof", "set_sunshade", "set_seat_heating", "set_seat_ventilation", "set_steering_wheel_heating", "set_defrost", "set_recirculation", "set_wipers", "set_interior_light", "set_volume", "control_media"]
+    [
+        "set_temperature",
+        "set_fan",
+        "set_air_conditioning",
+        "set_window",
+        "set_sunroof",
+        "set_sunshade",
+        "set_seat_heating",
+        "set_seat_ventilation",
+        "set_steering_wheel_heating",
+        "set_defrost",
+        "set_recirculation",
+        "set_wipers",
+        "set_interior_light",
+        "set_volume",
+        "control_media",
+    ]
 )
 """A wish only implied ("it is so hot") explains such a command of the same turn and asks for nothing more."""
 _HOW_TO = re.compile(
-    r"^\W*(?:how (?:do|does|can|would|should)|why|what (?:happens|if|does)|should|is it (?:safe|ok|okay|legal))|怎么|为什么|如何",
+    r"^\W*(?:how (?:do|does|can|would|should)|why|what (?:happens|if|does)|should|is it (?:safe|ok|okay|legal))"
+    r"|怎么|为什么|如何",
     re.IGNORECASE,
 )
 _MOST_CALLS = 6
@@ -80,7 +97,9 @@ def _halves(text: str, lexicon: Lexicon, language: Language) -> list[str]:
 
 
 def _acts(match: Match) -> bool:
-    return any("verb." + verb in match.tags for verb in ("on", "off", "open", "close", "play", "stop", "set", "up", "down"))
+    return any(
+        "verb." + verb in match.tags for verb in ("on", "off", "open", "close", "play", "stop", "set", "up", "down")
+    )
 
 
 def _last_tool(parts: list[_Piece], last_tool: str | None) -> str | None:
@@ -108,7 +127,9 @@ def _name(piece: _Piece) -> str:
 
 
 def _mend(parts: list[_Piece], lexicon: Lexicon, language: Language, last_tool: str | None) -> list[_Piece]:
-    """Join or complete pieces that say nothing alone: "the driver | and passenger temperature", "off the AC | and the fan"."""
+    """Join or complete pieces that say nothing alone: "the driver | and passenger temperature", "off the AC | and
+    the fan".
+    """
     glue = "" if language == "zh" else " and "
     done: list[_Piece] = []
     i = 0
@@ -219,8 +240,8 @@ def _tidy(clauses: list[Clause]) -> list[Clause]:
             kept[trip] = _with_options(kept[trip], call.arguments["avoid"])
             continue
         if call.name == "navigate_to" and kept and kept[-1].call.name == "set_route_options":
-            options = kept.pop().call.arguments["avoid"]
-            clause = _with_options(clause, options)
+            kept[-1] = _with_options(clause, kept[-1].call.arguments["avoid"])
+            continue
         if not any(other.call == clause.call for other in kept):
             kept.append(clause)
     return kept
@@ -234,8 +255,9 @@ def _with_options(clause: Clause, avoid: list[str]) -> Clause:
 
 # --- is it all said? -----------------------------------------------------------------------------------------------
 _OPEN_TAIL = re.compile(
-    r"(?:\b(?:to|the|by|a|an|and|in|on|at|of|for|my|set|turn|open|close|with|is|then|degrees?\s+and|up to|down to|some|point|or|from|"
-    r"me|i|avoid|minus|percent of|please)|到|把|的|调|成|为|百分之|再|和|去|在|我|给|请|开|不|点|负|零下|然后|并且|打|导航到|放|听|来|首|向|主|副)\W*$",
+    r"(?:\b(?:to|the|by|a|an|and|in|on|at|of|for|my|set|turn|open|close|with|is|then|up to|down to|some|point|or|from"
+    r"|me|i|avoid|minus|please|degrees?\s+and|percent of)"
+    r"|到|把|的|调|成|为|百分之|再|和|去|在|我|给|请|开|不|点|负|零下|然后|并且|打|放|听|来|首|向|主|副)\W*$",
     re.IGNORECASE,
 )
 _LEVELLED = frozenset(

@@ -99,11 +99,24 @@ def _time(result: ToolResult, zh: bool) -> str:
 
 
 def _date(result: ToolResult, zh: bool) -> str:
-    year, month, day = str(result.value).split("-")
+    _, month, day = str(result.value).split("-")
     weekday = result.detail["weekday"]
     if zh:
         return f"今天是{int(month)}月{int(day)}日，星期{_WEEKDAYS_ZH[weekday]}。"
-    months = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+    months = [
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
+        "December",
+    ]
     return f"It is {_WEEKDAYS_EN[weekday]}, {months[int(month) - 1]} {int(day)}."
 
 

@@ -80,9 +80,7 @@ def test_without_sound_matching_homophones_are_lost() -> None:
     tree = EmbeddedTree()
     deaf = Understanding.create(tree, by_sound=False)
     entries = {entry["id"]: entry for entry in MANIFEST}
-    right = [
-        run_command(deaf, tree, heard, entries[i]["lang"], entries[i]["expect"], 1).right for i, heard in AS_HEARD
-    ]
+    right = [run_command(deaf, tree, heard, entries[i]["lang"], entries[i]["expect"], 1).right for i, heard in AS_HEARD]
     assert sum(right) < len(right) / 2
 
 
@@ -188,9 +186,7 @@ def test_follow_ups_mean_the_last_thing_and_a_turn_can_be_taken_back() -> None:
         ("温度调高", "zh", False),
     ],
 )
-def test_completeness(
-    car: tuple[Understanding, EmbeddedTree], text: str, language: Language, complete: bool
-) -> None:
+def test_completeness(car: tuple[Understanding, EmbeddedTree], text: str, language: Language, complete: bool) -> None:
     assert car[0].is_complete(text, language) is complete
 
 

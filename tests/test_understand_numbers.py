@@ -40,6 +40,8 @@ def test_values(text: str, values: list[float]) -> None:
     assert [number.value for number in find_numbers([token.text for token in tokens_of(text)])] == values
 
 
-@pytest.mark.parametrize(("text", "open_ended"), [("twenty", True), ("twenty two", False), ("二十", True), ("二十二", False)])
+@pytest.mark.parametrize(
+    ("text", "open_ended"), [("twenty", True), ("twenty two", False), ("二十", True), ("二十二", False)]
+)
 def test_more_digits_may_follow(text: str, open_ended: bool) -> None:
     assert find_numbers([token.text for token in tokens_of(text)])[0].open_ended is open_ended

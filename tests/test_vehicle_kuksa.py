@@ -106,9 +106,7 @@ def test_a_value_is_actuated_and_read_back(backend: KuksaTree, broker: FakeBroke
         (grpc.StatusCode.DATA_LOSS, "unavailable"),
     ],
 )
-def test_what_the_broker_refuses_is_a_failure(
-    backend: KuksaTree, broker: FakeBroker, code: Any, reason: str
-) -> None:
+def test_what_the_broker_refuses_is_a_failure(backend: KuksaTree, broker: FakeBroker, code: Any, reason: str) -> None:
     broker.fail[DRIVER] = code
     result = toolbox(backend).execute(set_driver(22), 1)
     assert (result.status, result.reason) == ("failed", reason)
@@ -138,7 +136,11 @@ def test_roll_back_goes_through_the_broker(backend: KuksaTree, broker: FakeBroke
 
 def test_forbidden_and_out_of_range_never_reach_the_broker(backend: KuksaTree, broker: FakeBroker) -> None:
     access = SignalAccess(backend)
-    for path in ("Vehicle.Chassis.ParkingBrake.IsEngaged", "Vehicle.Powertrain.Transmission.SelectedGear", "Vehicle.No"):
+    for path in (
+        "Vehicle.Chassis.ParkingBrake.IsEngaged",
+        "Vehicle.Powertrain.Transmission.SelectedGear",
+        "Vehicle.No",
+    ):
         with pytest.raises(SignalError, match="forbidden"):
             access.write(path, 1, 1)
     assert toolbox(backend).execute(set_driver(90), 1).reason == "out_of_range"

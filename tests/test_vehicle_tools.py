@@ -199,14 +199,35 @@ def test_answers_come_from_the_car(tools: Toolbox, tree: EmbeddedTree) -> None:
 def test_random_calls_never_touch_a_forbidden_path(tools: Toolbox, tree: EmbeddedTree) -> None:
     chance = random.Random(7)
     allowed = {path for path, signal in load_signals().items() if signal.writable} | {"Vehicle.Cabin.Sunroof.Position"}
-    odd: list[Any] = [0, 1, -1, 50, 22, 100, 101, 1e300, -5, True, False, "driver", "all", "max", "set", "change", None, []]
+    odd: list[Any] = [
+        0,
+        1,
+        -1,
+        50,
+        22,
+        100,
+        101,
+        1e300,
+        -5,
+        True,
+        False,
+        "driver",
+        "all",
+        "max",
+        "set",
+        "change",
+        None,
+        [],
+    ]
     before = tree.snapshot()
     for turn in range(3000):
         name = chance.choice(TOOL_NAMES)
         schema = chance.choice(list(BY_ACTION[name].values())) if name in BY_ACTION else SIMPLE[name]
         arguments = {}
         for key, rule in schema["properties"].items():
-            arguments[key] = chance.choice(rule["enum"]) if "enum" in rule and chance.random() < 0.7 else chance.choice(odd)
+            arguments[key] = (
+                chance.choice(rule["enum"]) if "enum" in rule and chance.random() < 0.7 else chance.choice(odd)
+            )
         result = tools.execute(ToolCall(name, arguments), turn)
         assert result.status in ("done", "refused", "failed")
     changed = {path for path, value in tree.snapshot().items() if value != before[path]}

@@ -31,8 +31,8 @@ _TOLERANCE = 0.01
 class KuksaTree:
     """SignalBackend on a databroker. Each call has a deadline; nothing is retried, so nothing fires later.
 
-    A car needs time to follow: `write` polls the value for up to `settle_s` before it returns; whether it got there is for
-    the caller's read-back to say.
+    A car needs time to follow: `write` polls the value for up to `settle_s` before it returns; whether it got there
+    is for the caller's read-back to say.
     """
 
     def __init__(

@@ -27,7 +27,10 @@ _VALUE_FIELDS = (
 
 def _build() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(
-        name="cockpit/kuksa_val_v2_subset.proto", package=PACKAGE, syntax="proto3", dependency=[timestamp_pb2.DESCRIPTOR.name]
+        name="cockpit/kuksa_val_v2_subset.proto",
+        package=PACKAGE,
+        syntax="proto3",
+        dependency=[timestamp_pb2.DESCRIPTOR.name],
     )
     _choice(file, "SignalID", "signal", (("id", 1, _F.TYPE_INT32), ("path", 2, _F.TYPE_STRING)))
     _choice(file, "Value", "typed_value", _VALUE_FIELDS)

@@ -1,7 +1,8 @@
 """Finds the words of `lexicon.yaml` and of the place list in a transcript, by spelling and by sound.
 
-A phrase with Chinese characters is compared character by character by pinyin; an English phrase word by word, and where no
-word of a stretch is known, by sound. Nothing here ever adds a word: a match always covers words that were heard.
+A phrase with Chinese characters is compared character by character by pinyin; an English phrase word by word, and
+where no word of a stretch is known, by sound. Nothing here ever adds a word: a match always covers words that were
+heard.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from ruamel.yaml import YAML
@@ -71,7 +73,9 @@ class Lexicon:
             self._fuzzy.append((words, tag))
 
     def find(self, tokens: Sequence[Token]) -> list[Match]:
-        """Non-overlapping matches in order of the text; of those that overlap, the longest and then the closest stays."""
+        """Non-overlapping matches in order of the text; of those that overlap, the longest and then the closest
+        stays.
+        """
         words = tuple(token.text for token in tokens)
         found: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
         for start in range(len(words)):
@@ -86,7 +90,9 @@ class Lexicon:
         return sorted(chosen, key=lambda match: match.start)
 
     def whole(self, tokens: Sequence[Token], group: str) -> str | None:
-        """The name in `group` whose Chinese phrase the whole of a short text sounds most like; None when none is near."""
+        """The name in `group` whose Chinese phrase the whole of a short text sounds most like; None when none is
+        near.
+        """
         words = tuple(token.text for token in tokens)
         if not self._by_sound or not 3 <= len(words) <= 6 or not all(map(is_cjk, words)):
             return None
@@ -118,7 +124,7 @@ class Lexicon:
         if len(phrase) == 1 or not self._by_sound:
             return None
         limit = 0.3 * len(phrase) - (0.2 if len(phrase) == 2 else 0.0)
-        if any(a in NUMERALS and b == "度" for a, b in zip(heard, heard[1:], strict=False)):
+        if any(a in NUMERALS and b == "度" for a, b in pairwise(heard)):
             return None
         total = 0.0
         for a, b in zip(heard, phrase, strict=True):
@@ -228,16 +234,18 @@ def build_lexicon(places: Places, *, by_sound: bool = True) -> Lexicon:
     return Lexicon(phrase_table() | places.phrases(), by_sound=by_sound)
 
 
+HOTWORDS: dict[str, str] = {
+    "zh": "调到 主驾 副驾驶 车窗 天窗 座椅加热 除雾 内循环 风量 音量 百分之 导航 充电站 挂倒挡 温度 度 空调 "
+    "后窗 打开 关上 取消导航 机场 火车站 酒店 静音 周杰伦 动能回收 车速 还剩多少电",
+    "en": "seat heating, defroster, sunroof, recirculate, driver window, passenger, temperature, degrees, "
+    "charging station, navigate, volume, percent, fan, air conditioning, motorway, railway station, "
+    "windshield, mute, reverse",
+}
+
+
 def hotwords(language: str) -> list[str]:
-    """The words an ASR should prefer, most telling first, in "en" or "zh"."""
-    if language == "zh":
-        return [
-            "调到", "主驾", "副驾驶", "车窗", "天窗", "座椅加热", "除雾", "内循环", "风量", "音量", "百分之", "导航", "充电站", "挂倒挡",
-            "温度", "度", "空调", "后窗", "打开", "关上", "取消导航", "机场", "火车站", "酒店", "静音", "周杰伦", "动能回收", "车速", "还剩多少电",
-        ]  # fmt: skip
-    if language == "en":
-        return [
-            "seat heating", "defroster", "sunroof", "recirculate", "driver window", "passenger", "temperature", "degrees", "charging station",
-            "navigate", "volume", "percent", "fan", "air conditioning", "motorway", "railway station", "windshield", "mute", "reverse",
-        ]  # fmt: skip
-    raise ValueError(f"no hot words for language {language!r}; known: en, zh")
+    """The words an ASR should prefer, most telling first, in "en" or "zh". Raises ValueError for another language."""
+    if language not in HOTWORDS:
+        raise ValueError(f"no hot words for language {language!r}; known: en, zh")
+    words = HOTWORDS[language]
+    return [word.strip() for word in (words.split(",") if language == "en" else words.split())]

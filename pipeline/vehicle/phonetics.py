@@ -41,7 +41,9 @@ def simple_form(text: str) -> str:
 
 
 def tokens_of(text: str) -> list[Token]:
-    """Lower-case English words, numbers, single Chinese characters (simple forms), % and degree signs; the rest is dropped."""
+    """Lower-case English words, numbers, single Chinese characters (simple forms), % and degree signs; the rest
+    is dropped.
+    """
     plain = simple_form(text).replace("’", "'")
     return [Token(hit.group().lower(), hit.start(), hit.end()) for hit in _TOKEN.finditer(plain)]
 

@@ -1,7 +1,7 @@
 """The closed set of tools: one JSON Schema each, and RapidJSON's Validator in front of every call.
 
-Ranges stand in the schemas, so a value out of range is refused before anything is read. Where a range is Cockpit's own and
-not VSS's, it is one of LIMITS.
+Ranges stand in the schemas, so a value out of range is refused before anything is read. Where a range is Cockpit's
+own and not VSS's, it is one of LIMITS.
 """
 
 from __future__ import annotations
@@ -20,16 +20,42 @@ LIMITS: dict[str, tuple[float, float, str]] = {
     "percent_change": (-100, 100, "percent"),
     "brightness": (10, 100, "percent"),
 }
-"""Lowest, highest and unit. Temperature, its change and the screen's lower end are Cockpit's own; the others are VSS's."""
+"""Lowest, highest and unit. Temperature, its change and the screen's lower end are Cockpit's own; the others are
+VSS's.
+"""
 
 CLIMATE_ZONES = ["all", "front", "driver", "passenger", "rear", "rear_left", "rear_right"]
 SEAT_ZONES = ["front", "driver", "passenger", "rear", "rear_left", "rear_right", "all"]
 ACTIONS = ["set", "change"]
 QUESTIONS = [
-    "speed", "battery", "range", "outside_temperature", "inside_temperature", "set_temperature", "tyre_pressure", "windows", "doors",
-    "locks", "sunroof", "volume", "fan", "air_conditioning", "recirculation", "seat_heating", "defrost", "lights", "wipers", "trunk",
-    "time", "date", "odometer", "destination", "media", "gear", "location",
-]  # fmt: skip
+    "speed",
+    "battery",
+    "range",
+    "outside_temperature",
+    "inside_temperature",
+    "set_temperature",
+    "tyre_pressure",
+    "windows",
+    "doors",
+    "locks",
+    "sunroof",
+    "volume",
+    "fan",
+    "air_conditioning",
+    "recirculation",
+    "seat_heating",
+    "defrost",
+    "lights",
+    "wipers",
+    "trunk",
+    "time",
+    "date",
+    "odometer",
+    "destination",
+    "media",
+    "gear",
+    "location",
+]
 REFUSALS = ["forbidden", "unsupported", "not_understood", "wrong_unit", "declined"]
 
 
@@ -116,7 +142,9 @@ REASON_BY_KEYWORD = {"minimum": "out_of_range", "maximum": "out_of_range", "enum
 
 
 def schema_of(name: str, places: Places | None = None) -> dict[str, Any]:
-    """The tool's JSON Schema; with `places`, the place argument is the closed set of known ones. KeyError if unknown."""
+    """The tool's JSON Schema; with `places`, the place argument is the closed set of known ones. KeyError if
+    unknown.
+    """
     if name in BY_ACTION:
         return {"anyOf": list(BY_ACTION[name].values())}
     schema: dict[str, Any] = SIMPLE[name]
@@ -133,7 +161,9 @@ def _validator(name: str, action: str | None) -> Callable[[Any], None]:
 
 
 def fault_of(name: str, arguments: dict[str, Any]) -> str | None:
-    """None when the arguments are valid, else a stable reason: unknown_tool, invalid_arguments, out_of_range, unknown_value."""
+    """None when the arguments are valid, else a stable reason: unknown_tool, invalid_arguments, out_of_range,
+    unknown_value.
+    """
     action = None
     if name in BY_ACTION:
         action = arguments.get("action")

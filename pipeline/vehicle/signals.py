@@ -94,8 +94,8 @@ def _signal(entry: dict[str, Any]) -> Signal:
 class EmbeddedTree:
     """The signals in this process, with the simplest car behind them: what is asked for happens at once.
 
-    `break_path(path, reason)` makes writes to a path fail, `stick(path)` makes them be accepted and ignored: the two ways
-    a real actuator lets down.
+    `break_path(path, reason)` makes writes to a path fail, `stick(path)` makes them be accepted and ignored: the two
+    ways a real actuator lets down.
     """
 
     def __init__(self, signals: dict[str, Signal] | None = None) -> None:
@@ -164,7 +164,9 @@ class SignalAccess:
         return self.backend.read(path)
 
     def check(self, path: str, value: object) -> Value:
-        """The value in the leaf's own type. Raises SignalError("forbidden" | "wrong_type" | "out_of_range" | "forbidden_while_moving")."""
+        """The value in the leaf's own type. Raises SignalError("forbidden" | "wrong_type" | "out_of_range" |
+        "forbidden_while_moving").
+        """
         signal = self.signals.get(path)
         if signal is None or not signal.writable:
             raise SignalError("forbidden", path)
@@ -192,7 +194,9 @@ class SignalAccess:
         return not (known and moving is False)
 
     def write(self, path: str, value: object, turn_id: int) -> Value:
-        """Check, journal, write. Returns the checked value. Raises SignalError; then nothing was journalled or asked for."""
+        """Check, journal, write. Returns the checked value. Raises SignalError; then nothing was journalled or
+        asked for.
+        """
         checked = self.check(path, value)
         before = self.backend.read(path)
         self.backend.write(path, checked)
@@ -210,7 +214,9 @@ class SignalAccess:
         return len(entries)
 
     def undo_last(self, turn_id: int, count: int) -> None:
-        """Put back the last `count` writes of a turn: a call of several writes that failed half-way leaves nothing behind."""
+        """Put back the last `count` writes of a turn: a call of several writes that failed half-way leaves
+        nothing behind.
+        """
         entries = self.journal.get(turn_id, [])
         for _ in range(min(count, len(entries))):
             path, before = entries.pop()
