@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 from ruamel.yaml import YAML
-from tokenizers import Tokenizer
 
+from benchmarks.asr import ctranslate2_folder
 from benchmarks.peer import END_SILENCE_MS, GluedPeer, PeerTurn
 from cockpit.assemble import Assembly, assemble
 from cockpit.ledger import TurnRecord
@@ -32,8 +32,8 @@ from cockpit.runtime import NullSink, Runtime
 from models.engines.espeak import EspeakVoice
 from models.store import Store
 from pipeline.audio_in import WavSource
-from pipeline.dialogue import Understanding
-from pipeline.frames import SAMPLE_RATE_HZ, ToolCall
+from pipeline.dialogue import Plan, Understanding
+from pipeline.frames import SAMPLE_RATE_HZ, Language, ToolCall
 from pipeline.vehicle.schemas import TOOL_NAMES, schema_of
 from pipeline.wav import read_wav
 
@@ -177,7 +177,7 @@ def _plot(rows: list[dict[str, Any]], file: Path) -> None:
 
 def _peer(assembly: Assembly, store: Store, folder: Path) -> GluedPeer:
     return GluedPeer.load(
-        whisper_dir=ctranslate2_folder(store, folder),
+        whisper_dir=ctranslate2_folder(store.source_folder("whisper-base"), folder),
         gguf=store.source("qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
         piper_onnx=store.source("piper-en-joe", "en_US-joe-medium.onnx"),
         piper_json=store.source("piper-en-joe", "en_US-joe-medium.onnx.json"),
@@ -197,17 +197,9 @@ class _Actor:
     def __call__(self, call: dict[str, Any], language: str) -> str:
         self._turn_id += 1
         made = ToolCall(call.get("name", ""), call.get("arguments", {}))
-        return self._understanding.act([made], "zh" if language == "zh" else "en", self._turn_id)
-
-
-def ctranslate2_folder(store: Store, folder: Path) -> Path:
-    """A folder as faster-whisper wants it: the pinned files, and the vocabulary listed from the tokenizer."""
-    for file in ("model.bin", "config.json", "tokenizer.json"):
-        (folder / file).symlink_to(store.source("whisper-base", file))
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    words = [tokenizer.id_to_token(number) or "" for number in range(tokenizer.get_vocab_size())]
-    (folder / "vocabulary.txt").write_text("\n".join(words), encoding="utf-8")
-    return folder
+        spoken: Language = "zh" if language == "zh" else "en"
+        plan = Plan("", spoken, (made,))
+        return self._understanding.reply(plan, self._understanding.execute(plan, self._turn_id), spoken)
 
 
 if __name__ == "__main__":
