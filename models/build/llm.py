@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,7 @@ from models.build.llm_emit import Emitter, WeightFile
 from models.build.llm_gguf import F32, Checkpoint, DecoderShape
 from models.build.llm_graph import DecoderGraph, Table, save
 from models.build.llm_head import HeadGraph
-from models.build.llm_quant import EXACT_BLOCK, Packed, ordered, pack4, pack8, stack, stored_scales
+from models.build.llm_quant import EXACT_BLOCK, Packed, offset_pack, ordered, pack4, pack8, stack, stored_scales
 from models.build.llm_tokenizer import write_chat_template, write_tokenizer
 
 Quant = Literal["f32", "served"]
@@ -43,14 +44,25 @@ class FullWeights:
 
 
 class ServedWeights:
-    """Matrices in 8 bits on the file's own scales; the head as a 4-bit shortlist over 8-bit rows."""
+    """Matrices as the file has them: 4 bits where it has 4, else 8 bits on its scales. The head: 4 bits, then exact rows."""
 
     def __init__(self, checkpoint: Checkpoint, shape: DecoderShape) -> None:
         self.checkpoint = checkpoint
         self.shape = shape
 
     def matrix(self, names: list[str]) -> Packed:
+        four = [offset_pack(self.checkpoint, name) for name in names]
+        if all(part is not None for part in four):
+            return stack(
+                [self._ordered(part, name) for part, name in zip(four, names, strict=True) if part is not None]
+            )
         return stack([self._pack(name) for name in names])
+
+    def _ordered(self, packed: Packed, name: str) -> Packed:
+        order = self.checkpoint.row_order(name, self.shape)
+        if order is None or packed.offsets is None:
+            return packed
+        return replace(packed, codes=packed.codes[order], scales=packed.scales[order], offsets=packed.offsets[order])
 
     def _pack(self, name: str) -> Packed:
         scales = stored_scales(self.checkpoint, name)

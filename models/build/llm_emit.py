@@ -108,11 +108,15 @@ class Emitter:
         )
         if packed.offsets is None:
             return out
-        blocks = self.op("Reshape", x, self.ints(0, 0, -1, packed.block))
-        sums = self.op("ReduceSum", blocks, self.ints(3), keepdims=0)
-        offset = self.op("MatMul", sums, self.weight(name + ".offsets", packed.offsets.T))
+        offset = self.op("MatMul", self._block_sums(x, packed.block), self.weight(name + ".offsets", packed.offsets.T))
         added: str = self.op("Add", out, offset)
         return added
+
+    def _block_sums(self, x: str, block: int) -> str:
+        """Sums of x (1, T, k) over each block: (1, T, blocks)."""
+        blocks = self.op("Reshape", x, self.ints(0, 0, -1, block))
+        sums: str = self.op("ReduceSum", blocks, self.ints(3), keepdims=0)
+        return sums
 
     def model(
         self, name: str, inputs: list[onnx.ValueInfoProto], outputs: list[onnx.ValueInfoProto]

@@ -12,6 +12,8 @@ from models.build.llm_quant import Packed
 
 TOP = 64
 """Candidates that the quick head shortlists; the exact rows then decide among them."""
+WHOLE_TOP = 512
+"""The same where probabilities are asked for: what is left to the quick head then weighs next to nothing."""
 MODE_PLAIN, MODE_FEW, MODE_MANY, MODE_SCORE, MODE_FULL = range(5)
 """PLAIN: best of the vocabulary. FEW: best of `allowed`, whose head rows alone are read. MANY: best of `allowed`, over
 the quick head. SCORE: `allowed` (R,) holds one target per row, `values` (R, 1) its log-probability. FULL: `values`
@@ -53,7 +55,7 @@ class HeadGraph:
         _, index = many.op("TopK", among, self._top(many, "allowed"), outputs=2, axis=1)
         many_out = self._sorted(many, table, hidden, many.op("Gather", "allowed", index))
         whole = other.branch("whole_")
-        ids, values = self._shortlist(whole, table, hidden, logits)
+        ids, values = self._shortlist(whole, table, hidden, logits, WHOLE_TOP)
         full = whole.op("ScatterElements", logits, ids, values, axis=1)
         score = whole.branch("score_")
         targets = score.op("Unsqueeze", "allowed", score.ints(1))
@@ -81,8 +83,8 @@ class HeadGraph:
         top: str = e.op("Min", e.op("Shape", allowed), e.ints(TOP))
         return top
 
-    def _shortlist(self, e: Emitter, table: Table, hidden: str, logits: str) -> list[str]:
-        _, ids = e.op("TopK", logits, e.ints(TOP), outputs=2, axis=1)
+    def _shortlist(self, e: Emitter, table: Table, hidden: str, logits: str, top: int = TOP) -> list[str]:
+        _, ids = e.op("TopK", logits, e.ints(top), outputs=2, axis=1)
         return self._sorted(e, table, hidden, ids)
 
     def _sorted(self, e: Emitter, table: Table, hidden: str, ids: str) -> list[str]:

@@ -32,6 +32,36 @@ class Packed:
         return self.codes.shape[0], self.codes.shape[1] * self.block
 
 
+def offset_pack(checkpoint: Checkpoint, name: str) -> Packed | None:
+    """Q4_1 and Q4_K as they are: w = scale * code - minimum is 4 bits around 8 plus a constant per block. Else None."""
+    kind = checkpoint.kind(name)
+    if kind not in ("Q4_1", "Q4_K"):
+        return None
+    raw = np.ascontiguousarray(checkpoint.raw(name))
+    scales, minima = _q4_1_scales(raw) if kind == "Q4_1" else _q4_k_scales(raw)
+    blocks = checkpoint.values(name).reshape(*scales.shape, EXACT_BLOCK)
+    inverse = np.divide(1.0, scales, out=np.zeros_like(scales), where=scales != 0)
+    codes = np.clip(np.rint((blocks + minima[:, :, None]) * inverse[:, :, None]), 0, 15).astype(np.uint8)
+    return Packed(4, EXACT_BLOCK, nibbles(codes), scales, 8 * scales - minima)
+
+
+def _q4_1_scales(raw: NDArray[np.uint8]) -> tuple[F32, F32]:
+    """(scales, minima), (rows, blocks), of w = scale * code - minimum. Block: two float16, then 16 bytes of codes."""
+    halves = np.ascontiguousarray(raw.reshape(raw.shape[0], -1, 20)[:, :, :4]).view(np.float16).astype(np.float32)
+    return np.ascontiguousarray(halves[:, :, 0]), -halves[:, :, 1]
+
+
+def _q4_k_scales(raw: NDArray[np.uint8]) -> tuple[F32, F32]:
+    """As `_q4_1_scales`. Block of 256: two float16, 8 scales and 8 minima of 6 bits in 12 bytes, then the codes."""
+    head = np.ascontiguousarray(raw.reshape(raw.shape[0], -1, 144)[:, :, :16])
+    base = np.ascontiguousarray(head[:, :, :4]).view(np.float16).astype(np.float32)
+    low, middle, high = head[:, :, 4:8], head[:, :, 8:12], head[:, :, 12:16]
+    scales = np.concatenate([low & 63, (high & 15) | ((low >> 6) << 4)], axis=2)
+    minima = np.concatenate([middle & 63, (high >> 4) | ((middle >> 6) << 4)], axis=2)
+    rows = raw.shape[0]
+    return (base[:, :, :1] * scales).reshape(rows, -1), (base[:, :, 1:2] * minima).reshape(rows, -1)
+
+
 def stack(parts: list[Packed]) -> Packed:
     """One matrix out of several that read the same input, rows one below the other."""
     offsets = [part.offsets for part in parts if part.offsets is not None]
@@ -74,7 +104,7 @@ def pack4(values: F32, block: int, importance: F32 | None = None) -> Packed:
     peak = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=2)[:, :, None], axis=2)[:, :, 0]
     best_error = np.full(peak.shape, np.inf, np.float32)
     best_scale = np.zeros(peak.shape, np.float32)
-    for divisor in np.arange(-9.5, -5.9, 0.25):
+    for divisor in (-9.0, -8.5, -8.0, -7.5, -7.0):
         error, scale = _refine(blocks, weight, peak / np.float32(divisor))
         better = error < best_error
         best_error[better], best_scale[better] = error[better], scale[better]

@@ -13,6 +13,8 @@ MODE_PLAIN, MODE_FEW, MODE_MANY, MODE_SCORE, MODE_FULL = range(5)
 """As in the built graph: see models/build/llm_head.py."""
 FEW_LIMIT = 4096
 """Up to this many allowed ids it is cheaper to read their exact rows than to multiply with the whole quick head."""
+ROWS_AT_ONCE = 32
+"""Rows per run where each row's shortlist is unpacked to float32, about 2 MB each."""
 NO_IDS: Ids = np.empty(0, np.int64)
 
 
@@ -42,8 +44,12 @@ class LmHead:
 
     def log_probabilities(self, hidden: F32, targets: Ids) -> F32:
         """Log-probability (R,) of `targets` (R,) over the whole vocabulary, nats."""
-        return self._run(hidden, MODE_SCORE, targets)[1][:, 0]
+        return np.concatenate([self._run(hidden[i], MODE_SCORE, targets[i])[1][:, 0] for i in _slices(len(hidden))])
 
     def logits(self, hidden: F32) -> F32:
         """All logits (R, vocab): for measuring quality only; they are large."""
-        return self._run(hidden, MODE_FULL, NO_IDS)[1]
+        return np.concatenate([self._run(hidden[i], MODE_FULL, NO_IDS)[1] for i in _slices(len(hidden))])
+
+
+def _slices(rows: int) -> list[slice]:
+    return [slice(start, start + ROWS_AT_ONCE) for start in range(0, rows, ROWS_AT_ONCE)]

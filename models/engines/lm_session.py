@@ -52,7 +52,7 @@ class LmSession:
     def __init__(self, body: ort.InferenceSession, head: LmHead, cache: KvCache, stop_ids: frozenset[int]) -> None:
         self._body = body
         self._head = head
-        self._cache = cache
+        self.cache = cache
         self._stop_ids = stop_ids
         self._binding = body.io_binding()
         cache.bind(self._binding)
@@ -77,7 +77,7 @@ class LmSession:
     @property
     def capacity(self) -> int:
         """Tokens that fit."""
-        return self._cache.capacity
+        return self.cache.capacity
 
     def set_tokens(
         self,
@@ -169,9 +169,7 @@ class LmSession:
 
         Raises InputError when a candidate is empty or does not fit.
         """
-        self._flush(DEFAULT_CHUNK, _never, _no_boundary)
-        hidden = self._hidden
-        assert hidden is not None
+        hidden = self.hidden()
         kept = self._cached
         totals = []
         for candidate in candidates:
@@ -184,6 +182,13 @@ class LmSession:
             totals.append(float(self._head.log_probabilities(rows, np.asarray(candidate, np.int64)).sum()))
             self._cached = kept
         return totals
+
+    def hidden(self) -> F32:
+        """Hidden state (1, hidden) of the last token: what `LmHead` takes. Raises InputError for an empty text."""
+        self._check(self._tokens)
+        self._flush(DEFAULT_CHUNK, _never, _no_boundary)
+        assert self._hidden is not None
+        return self._hidden
 
     def hidden_rows(self, tokens: Sequence[int]) -> F32:
         """Make the text `tokens` from nothing and return every position's hidden state (n, hidden): measuring only."""
