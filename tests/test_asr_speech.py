@@ -15,7 +15,8 @@ from ruamel.yaml import YAML
 
 from models.engines.base import Audio
 from models.engines.hotwords import INSIDE_BOOST, START_BOOST, HotwordTree
-from models.engines.whisper import WhisperEngine, believable, context_rows, repeats, split_windows
+from models.engines.whisper import WhisperEngine, context_rows, split_windows
+from models.engines.whisper_guards import believable, repeats
 from models.errors import InputError, ModelMissing, StartupError
 from pipeline.vehicle.lexicon import hotwords
 
