@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pipeline.frames import Language, ToolCall
 from pipeline.parse import Evidence, evidence_of, pieces
 from pipeline.parse_amount import amount_of
-from pipeline.parse_rules import Candidate, candidates_of
+from pipeline.parse_candidates import Candidate
+from pipeline.parse_rules import candidates_of
 from pipeline.vehicle.lexicon import Lexicon, Match
 
 COMFORT = frozenset(
