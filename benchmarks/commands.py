@@ -3,7 +3,8 @@
 Per language: typed text, and the whole chain (voice activity, recogniser, understanding) on the recorded commands,
 clean and in road noise at 20, 10 and 5 dB. Beside it the same chain without biasing (no hot words, no matching by
 sound) and without the grammar (the language model writes JSON freely; what is no call counts as nothing done), both
-clean. A wrong action is a signal that changed although nothing asked for it.
+clean. A wrong action: something changed although the command was to be refused. A stray action: another command changed what
+it should not have.
 
     python benchmarks/commands.py [--json] [--text-only] [--audio DIR] [--snr 20,10,5] [--no-model]
 """
@@ -68,6 +69,7 @@ class Score:
         self.right: Counter[tuple[str, str]] = Counter()
         self.total: Counter[tuple[str, str]] = Counter()
         self.wrong_actions: list[str] = []
+        self.stray_actions: list[str] = []
         self.misses: list[str] = []
 
     def add(self, condition: str, command: Command, heard: str, verdict: Verdict) -> None:
@@ -76,7 +78,8 @@ class Score:
         self.total[key] += 1
         self.right[key] += verdict.right
         if verdict.wrong_action:
-            self.wrong_actions.append(f"{condition} {command.id}: {heard}")
+            kept = self.wrong_actions if command.expect[0] == "refuse" else self.stray_actions
+            kept.append(f"{condition} {command.id}: {heard}")
         if not verdict.right:
             self.misses.append(f"{condition} {command.id}: {heard}")
 
@@ -206,13 +209,16 @@ def report(score: Score) -> dict[str, Any]:
         "accuracy_en": score.share(clean, "en"),
         "accuracy_zh": score.share(clean, "zh"),
         "wrong_actions": len(own),
+        "stray_actions": sum(not line.startswith(("unbiased", "no_grammar")) for line in score.stray_actions),
         "measured_on": clean,
     }
     result["conditions"] = {c: {lang: score.share(c, lang) for lang in LANGUAGES} for c in conditions}
     for name in ("unbiased", "no_grammar"):
         if name in conditions:
             result |= {f"{name}_accuracy_{lang}": score.share(name, lang) for lang in LANGUAGES}
-            result[f"{name}_wrong_actions"] = sum(line.startswith(name) for line in score.wrong_actions)
+            acted = score.wrong_actions + score.stray_actions
+            result[f"{name}_wrong_actions"] = sum(line.startswith(name) for line in acted)
+    result["wrong"] = score.wrong_actions + score.stray_actions
     result["misses"] = score.misses
     return result
 
@@ -224,7 +230,9 @@ def show(result: dict[str, Any]) -> None:
         table.add_row(name, *(f"{100 * share:.1f} %" if share is not None else "-" for share in shares.values()))
     console = Console()
     console.print(table)
-    console.print(f"wrong actions: {result['wrong_actions']}")
+    console.print(f"wrong actions: {result['wrong_actions']}, stray actions: {result['stray_actions']}")
+    for line in result["wrong"]:
+        console.print(f"  acted {line}", markup=False)
     for line in result["misses"]:
         console.print(f"  missed {line}", markup=False)
 

@@ -81,6 +81,8 @@ def _whole_command(evidence: Evidence, lexicon: Lexicon | None) -> ToolCall | No
     if "nav_mute" in names:
         ends = evidence.has("verb.cancel", "verb.off", "verb.unmute")
         return make_call("set_navigation_voice", state="UNMUTED" if ends else "MUTED")
+    if "sunroof_open" in names:
+        return make_call("set_sunroof", position="open")
     if "reverse" in names:
         return refusal("forbidden", "gear")
     return None
