@@ -18,10 +18,12 @@ from pipeline.frames import SAMPLE_RATE_HZ, AudioFrame
 
 
 class WakeDetector(Protocol):
-    """What the stage expects of a detector (models/engines/openwakeword.py)."""
+    """What the stage expects of a detector (models/engines/microwakeword.py, openwakeword.py)."""
 
     chunk_samples: int
     buffer_samples: int
+    threshold: float
+    """Probability from which its makers count the word as heard."""
 
     def probability(self, samples: Audio) -> float:
         """samples: float32 (chunk_samples,). Highest probability since the last call, 0 to 1."""
@@ -32,13 +34,14 @@ class WakeDetector(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WakeConfig:
-    """threshold: probability from which the word counts. patience: chunks in a row above it (one click is no word).
+    """threshold: probability from which the word counts, None for the detector's own.
 
-    pre_roll_ms: audio before the decision that is passed on. The detector decides up to 300 ms after the word's end.
-    refractory_ms: after a decision, no further one for so long. awake_ms: without speech for so long, back to sleep.
+    patience: chunks in a row above it (one click is no word). refractory_ms: after a decision, no further one for so long.
+    pre_roll_ms: audio before the decision that is passed on; the detector decides up to 300 ms after the word's end.
+    awake_ms: without speech for so long, back to sleep.
     """
 
-    threshold: float = 0.5
+    threshold: float | None = None
     patience: int = 1
     pre_roll_ms: int = 600
     refractory_ms: int = 2_000
@@ -72,6 +75,7 @@ class WakeGate:
         self._detector = detector
         self._config = config
         self._on_wake = on_wake
+        self._threshold = detector.threshold if config.threshold is None else config.threshold
         self._held: deque[AudioFrame] = deque()
         self._held_samples = 0
         self._pending: Audio = np.zeros(0, np.float32)
@@ -140,7 +144,7 @@ class WakeGate:
         return found
 
     def _decide(self, probability: float) -> bool:
-        if probability < self._config.threshold:
+        if probability < self._threshold:
             self._in_a_row = 0
             return False
         self._in_a_row += 1

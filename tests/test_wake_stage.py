@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import soxr
 
 from models.engines.base import Audio
 from models.engines.espeak import EspeakWorker
-from models.engines.openwakeword import CHUNK_SAMPLES, OpenWakeWordDetector
+from models.engines.microwakeword import MicroWakeWordDetector
+from models.engines.openwakeword import OpenWakeWordDetector
 from models.engines.piper import PiperVoice
 from models.errors import ConfigError, ModelMissing, StartupError
 from pipeline.frames import AudioFrame
@@ -26,6 +28,7 @@ class Scripted:
 
     chunk_samples = 1280
     buffer_samples = 12_800
+    threshold = 0.5
 
     def __init__(self) -> None:
         self.resets = 0
@@ -134,10 +137,21 @@ def test_a_gap_in_the_stream_starts_the_detector_anew() -> None:
     assert gate.counters.masked == 1, "its buffer has to fill again"
 
 
-# --- with openWakeWord ---------------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def detector(model_dir: Callable[[str], Path]) -> Iterator[OpenWakeWordDetector]:
-    loaded = OpenWakeWordDetector.load(model_dir("openwakeword"), "hey_jarvis")
+def test_the_threshold_may_be_the_profiles_own() -> None:
+    gate = WakeGate(Scripted(), WakeConfig(threshold=1.5))
+    passed(gate, stream(4, 2.0))
+    assert gate.counters.wakes == 0
+
+
+# --- with the detectors themselves ---------------------------------------------------------------------------------
+Detector = MicroWakeWordDetector | OpenWakeWordDetector
+KINDS: dict[str, type[Detector]] = {"microwakeword": MicroWakeWordDetector, "openwakeword": OpenWakeWordDetector}
+PACKAGES = {"microwakeword": "pymicro_wakeword", "openwakeword": "pyopen_wakeword"}
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def detector(request: pytest.FixtureRequest, model_dir: Callable[[str], Path]) -> Iterator[Detector]:
+    loaded = KINDS[request.param].load(model_dir(request.param), "hey_jarvis")
     yield loaded
     loaded.close()
 
@@ -155,16 +169,14 @@ def say(model_dir: Callable[[str], Path]) -> Iterator[Callable[[str], Audio]]:
     worker.close()
 
 
-def run(detector: OpenWakeWordDetector, samples: Audio) -> tuple[WakeGate, list[AudioFrame]]:
+def run(detector: Detector, samples: Audio) -> tuple[WakeGate, list[AudioFrame]]:
     detector.reset()
     gate = WakeGate(detector, WakeConfig())
     lead = np.zeros(int(2.5 * RATE), np.float32)
     return gate, passed(gate, np.concatenate([lead, samples, np.zeros(RATE, np.float32)]))
 
 
-def test_wake_word_and_command_in_one_breath_lose_nothing(
-    detector: OpenWakeWordDetector, say: Callable[[str], Audio]
-) -> None:
+def test_wake_word_and_command_in_one_breath_lose_nothing(detector: Detector, say: Callable[[str], Audio]) -> None:
     word, command = say("Hey Jarvis"), say("open the window")
     breath = np.concatenate([word, command])
     gate, out = run(detector, breath)
@@ -177,25 +189,26 @@ def test_wake_word_and_command_in_one_breath_lose_nothing(
 
 
 @pytest.mark.parametrize("text", ["Set the temperature to twenty two degrees.", "Hey Charlie, how are you today?"])
-def test_other_speech_does_not_wake_it(detector: OpenWakeWordDetector, say: Callable[[str], Audio], text: str) -> None:
+def test_other_speech_does_not_wake_it(detector: Detector, say: Callable[[str], Audio], text: str) -> None:
     gate, _ = run(detector, say(text))
     assert gate.counters.wakes == 0
 
 
-def test_noise_and_silence_do_not_wake_it(detector: OpenWakeWordDetector) -> None:
+def test_noise_and_silence_do_not_wake_it(detector: Detector) -> None:
     noise = np.random.default_rng(3).normal(0, 0.1, 5 * RATE).astype(np.float32)
     assert run(detector, noise)[0].counters.wakes == 0
     assert run(detector, np.zeros(5 * RATE, np.float32))[0].counters.wakes == 0
 
 
+@pytest.mark.parametrize("name", list(KINDS))
 def test_odd_inputs_are_refused(
-    model_dir: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_dir: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    kind = KINDS[name]
     with pytest.raises(ModelMissing, match="cockpit models"):
-        OpenWakeWordDetector.load(tmp_path, "hey_jarvis")
+        kind.load(tmp_path, "hey_jarvis")
     with pytest.raises(ConfigError, match="hey_jarvis"):
-        OpenWakeWordDetector.load(model_dir("openwakeword"), "hey_siri")
-    monkeypatch.setitem(__import__("sys").modules, "pyopen_wakeword", None)
+        kind.load(model_dir(name), "hey_siri")
+    monkeypatch.setitem(sys.modules, PACKAGES[name], None)
     with pytest.raises(StartupError, match="wake"):
-        OpenWakeWordDetector.load(model_dir("openwakeword"), "hey_jarvis")
-    assert CHUNK_SAMPLES == 1280
+        kind.load(model_dir(name), "hey_jarvis")

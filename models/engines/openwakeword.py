@@ -1,4 +1,7 @@
-"""openWakeWord on TensorFlow Lite, through pyopen-wakeword's C library; the models come from the store, as data."""
+"""openWakeWord on TensorFlow Lite, through pyopen-wakeword's C library; the models come from the store, as data.
+
+Its trained models forbid commercial use: `microwakeword.py` is the default.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ class OpenWakeWordDetector:
     """
 
     chunk_samples = CHUNK_SAMPLES
+    threshold = 0.5
 
     def __init__(self, word: str, features: object, classifier: object, buffer_samples: int) -> None:
         self.word = word
