@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -160,11 +161,19 @@ def _switch(name: str) -> Callable[[Evidence, Amount], list[Candidate]]:
     return calls
 
 
+_MORE_AIR = re.compile(r"[大小强弱]|\b(?:up|down|crank|more|less)\b")
+_DEGREES_MEANT = re.compile(r"[高低暖热凉冷温度]|warm|cool|cold|hot|degree")
+
+
 def _ac(evidence: Evidence, amount: Amount) -> list[Candidate]:
-    level = amount.value is not None or amount.word in ("max", "min", "little", "lot") or direction_of(evidence) != 0
-    if level and amount.unit == "level":
-        return _fan(evidence, amount)
-    if level:
+    """Air conditioning: on and off; with degrees the temperature, with levels or "up" alone the fan."""
+    percent = amount.unit in ("level", "percent")
+    if percent or amount.word in ("max", "min") or (direction_of(evidence) and amount.value is None):
+        degrees = _DEGREES_MEANT.search(evidence.text.lower()) and not percent
+        if not degrees and (percent or amount.word in ("max", "min") or _MORE_AIR.search(evidence.text.lower())):
+            return _fan(evidence, amount)
+        return temperature_calls(evidence, amount)
+    if amount.value is not None or amount.word in ("little", "lot"):
         return temperature_calls(evidence, amount)
     return _switch("set_air_conditioning")(evidence, amount)
 

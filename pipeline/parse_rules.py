@@ -64,11 +64,11 @@ def candidates_of(evidence: Evidence, last_tool: str | None = None, lexicon: Lex
     device = device_calls(evidence, question.is_question)
     if device:
         return device
+    if question.is_question:
+        return []
     feeling = feeling_calls(evidence)
     if feeling:
         return feeling
-    if question.is_question:
-        return []
     return _bare_change(evidence, last_tool) or only(_whole_command(evidence, lexicon)) or _unknown_command(evidence)
 
 
