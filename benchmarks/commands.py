@@ -3,8 +3,8 @@
 Per language: typed text, and the whole chain (voice activity, recogniser, understanding) on the recorded commands,
 clean and in road noise at 20, 10 and 5 dB. Beside it the same chain without biasing (no hot words, no matching by
 sound) and without the grammar (the language model writes JSON freely; what is no call counts as nothing done), both
-clean. A wrong action: something changed although the command was to be refused. A stray action: another command changed what
-it should not have.
+clean. A wrong action: something changed although the command was to be refused. A stray action: another command changed
+what it should not have.
 
     python benchmarks/commands.py [--json] [--text-only] [--audio DIR] [--snr 20,10,5] [--no-model]
 """

@@ -60,7 +60,7 @@ _EXPLAIN_CHINESE = re.compile(
 )
 _DISTANCE = re.compile(
     r"how far|far to|far is|far away|is it far|how long (?:to|does|will|is|would)|distance to|how close"
-    r"|how many (?:kilometers|miles) (?:to|is)|where is|where's|where are"
+    r"|how many (?:kilometers|miles) (?:to|is)|where is|where's|where are|where can"
     r"|多远|多久|远吗|远不远|多少公里|距离|多长时间|在哪|有没有|哪里有|哪有|哪儿有"
 )
 _TAG_TO_ITEM = {
