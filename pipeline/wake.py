@@ -36,7 +36,7 @@ class WakeDetector(Protocol):
 class WakeConfig:
     """threshold: probability from which the word counts, None for the detector's own.
 
-    patience: chunks in a row above it (one click is no word). refractory_ms: after a decision, no further one for so long.
+    patience: chunks in a row above it (one click is no word). refractory_ms: no further decision for so long after one.
     pre_roll_ms: audio before the decision that is passed on; the detector decides up to 300 ms after the word's end.
     awake_ms: without speech for so long, back to sleep.
     """
