@@ -30,7 +30,8 @@ _POLITE = re.compile(
     )
 )
 _QUESTION_WORDS = (
-    "what|what's|how|how's|is|are|was|were|which|where|where's|when|why|who|who's|whose|do|does|did|am|have|has|should"
+    "what|what's|how|how's|is|are|was|were|which|where|where's|when|why|who|who's|whose|do(?! not)|does|did|am|have"
+    "|has|should"
 )
 _QUESTION_PHRASES = (
     "tell me|show me|check|let me know|i want to know|explain|can you tell|could you tell|can you explain|do you know"
@@ -50,13 +51,14 @@ _EXPLAIN_ENGLISH = re.compile(
         r"how do(?:es)?\b(?! i get to| we get to)",
         "why|how can|who|explain|what does|write|sing|define|how come|what happens|should|recommend|what are",
         "tell me (?:about|a|an|some|something)",
+        r".*\b(?:cost|price of|worth)\b",
         "can i|can we|could we|do you|are you|how is (?:a|an)",
         "is it (?:safe|legal|good|bad|ok|okay|possible)",
     )
 )
 _EXPLAIN_CHINESE = re.compile(
     r"什么是|为什么|是什么(?!时候|歌)|什么意思|怎么[用回工开关]|讲个|讲一个|笑话|故事|解释|介绍|如何|原理|有什么用"
-    r"|谁是|你是谁|你叫|区别|推荐|聊聊|说说|安全吗|翻译|写一首|背一首"
+    r"|多少钱|等于|谁是|你是谁|你叫|区别|推荐|聊聊|说说|安全吗|翻译|写一首|背一首"
 )
 _DISTANCE = re.compile(
     r"how far|far to|far is|far away|is it far|how long (?:to|does|will|is|would)|distance to|how close"
@@ -100,6 +102,14 @@ _DEVICE_TO_ITEM = {
 }
 
 
+_TOLD = re.compile(
+    r"\b(?:yesterday|last (?:night|week|month|year|summer|winter)|was|were|years ago|used to"
+    r"|i (?:love|hate|bought|closed|opened)|my (?:friend|brother|sister|house|wife|husband|boss))\b"
+    r"|昨天|昨晚|上次|去年|以前|我喜欢|我讨厌|我家的|他们|(?<!其)[他她]"
+)
+"""Something told about another time, person or place: talk, not a wish."""
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """`call`: the question about the car, if it is one. `explain`: wants words, not the car. `is_question`: asks
@@ -114,6 +124,8 @@ class Question:
 def asked(evidence: Evidence) -> Question:
     """Judge the clause as a question."""
     text = evidence.text.lower().replace("’", "'")
+    if _TOLD.search(text) and not evidence.has("verb.play", "verb.go"):
+        return Question(True, True)
     if _is_distance(evidence):
         return Question(True, False, _distance(evidence))
     about_car = evidence.names("ask")

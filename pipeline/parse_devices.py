@@ -269,7 +269,7 @@ def _wipers(evidence: Evidence, amount: Amount) -> list[Candidate]:
 def lock_calls(evidence: Evidence, amount: Amount) -> list[Candidate]:
     """Lock or unlock doors."""
     zone = seat_zone(evidence, "all")
-    if evidence.has("verb.unlock"):
+    if evidence.has("verb.unlock") or (evidence.has("verb.lock") and evidence.has("verb.on", "verb.open")):
         return only(make_call("set_door_locks", locked=False, zone=zone))
     if evidence.has("verb.lock"):
         return only(make_call("set_door_locks", locked=True, zone=zone))

@@ -21,6 +21,8 @@ from pipeline.parse_feelings import feeling_calls
 from pipeline.parse_targets import media_call, navigation_call
 from pipeline.vehicle.lexicon import Lexicon
 
+THINGS = frozenset(("engine", "the engine", "motor", "发动机", "引擎", "马达", "airbag", "安全气囊"))
+"""Forbidden only together with a verb: "the engine sounds strange" is talk."""
 WEAK_FORBID = {
     "faster",
     "slower",
@@ -97,6 +99,8 @@ def _forbidden(evidence: Evidence) -> ToolCall | None:
         )
         weak = said in WEAK_FORBID or match.cost > 0.25
         name = sorted(tag for tag in match.tags if tag.startswith("forbid."))[0].removeprefix("forbid.")
+        if said in THINGS and not (evidence.names("verb") or {"on", "off"} & set(evidence.words)):
+            continue
         if weak and (evidence.of("device") or evidence.of("place") or evidence.of("kind")):
             continue
         on_the_way = (evidence.of("place") or evidence.of("kind")) and evidence.has("verb.go")
