@@ -1,4 +1,4 @@
-"""Prefill and decode speed beside llama.cpp on the same GGUF, with the quality of both against the full-precision export.
+"""Prefill and decode speed beside llama.cpp on the same GGUF, with the quality of both against the f32 export.
 
     python benchmarks/decode.py [--models qwen,smollm2,gemma3] [--json]
 
@@ -40,19 +40,21 @@ REPEATS = 7
 THREADS = 2
 CONTEXT_TOKENS = 1024
 TEXT = (
-    "The driver asked for a warmer cabin before the motorway, so the assistant set the left side to twenty-three degrees "
-    "and left the passenger's side alone. A few minutes later rain began. The wipers started on their own, the rear window "
-    "cleared, and a calm voice read the next turn: keep right at the fork, then follow the signs to the airport for eleven "
-    "kilometres. Nobody had to look at the screen. What makes such a system trustworthy is not that it never errs, but that "
-    "it says plainly what it did, refuses what would be unsafe, and lets a person take the last word. In Python one might "
-    "write:\n\ndef clamp(value: float, low: float, high: float) -> float:\n    return max(low, min(value, high))\n\n"
-    "早上七点,小李坐进车里,说了一句“打开座椅加热”。仪表盘亮了一下,车里的语音助手回答说已经打开,并把温度读了出来。"
-    "路上开始下雪,前挡风玻璃慢慢起雾,他又说“前面看不清了”,空调马上切换到除霜模式。到了十字路口,导航提示向左转,"
-    "前方两公里有事故,预计晚到十五分钟。他问附近有没有充电站,助手给出了三个地点,其中最近的一个在体育馆旁边。"
-    "好的设计并不是让人惊讶,而是让人放心:听得清楚,做得准确,说得明白;做不到的时候,也要直接告诉他原因。\n\n"
-    '{"tool": "set_temperature", "arguments": {"zone": "driver", "celsius": 22.5}}\n'
-    "The following year the team measured everything again. Latency at the ninety-ninth percentile had fallen by a third, "
-    "mostly because memory was no longer allocated while a request was running. 他们把结果写进报告,附上了每一次测量的命令和日期。"
+    "The driver asked for a warmer cabin before the motorway, so the assistant set the left side to twenty-three"
+    " degrees and left the passenger's side alone. A few minutes later rain began. The wipers started on their"
+    " own, the rear window cleared, and a calm voice read the next turn: keep right at the fork, then follow"
+    " the signs to the airport for eleven kilometres. Nobody had to look at the screen. What makes such a"
+    " system trustworthy is not that it never errs, but that it says plainly what it did, refuses what would"
+    " be unsafe, and lets a person take the last word. In Python one might write:\n\ndef clamp(value: float,"
+    " low: float, high: float) -> float:\n    return max(low, min(value, high))\n\n早上七点,小李坐进车里,"
+    "说了一句“打开座椅加热”。仪表盘亮了一下,车里的语音助手回答说已经打开,并把温度读了出来。路上开始下雪,"
+    "前挡风玻璃慢慢起雾,他又说“前面看不清了”,空调马上切换到除霜模式。到了十字路口,导航提示向左转,前方两公"
+    "里有事故,预计晚到十五分钟。他问附近有没有充电站,助手给出了三个地点,其中最近的一个在体育馆旁边。好的"
+    '设计并不是让人惊讶,而是让人放心:听得清楚,做得准确,说得明白;做不到的时候,也要直接告诉他原因。\n\n{"tool'
+    '": "set_temperature", "arguments": {"zone": "driver", "celsius": 22.5}}\nThe following year'
+    " the team measured everything again. Latency at the ninety-ninth percentile had fallen by a third, mostly"
+    " because memory was no longer allocated while a request was running. 他们把结果写进报告,附上了每一次"
+    "测量的命令和日期。"
 )
 
 

@@ -44,7 +44,7 @@ class FullWeights:
 
 
 class ServedWeights:
-    """Matrices as the file has them: 4 bits where it has 4, else 8 bits on its scales. The head: 4 bits, then exact rows."""
+    """Matrices as the file has them: 4 bits where it has 4, else 8 on its scales. The head: 4 bits, then exact rows."""
 
     def __init__(self, checkpoint: Checkpoint, shape: DecoderShape) -> None:
         self.checkpoint = checkpoint
