@@ -29,8 +29,8 @@ NEAR_COST = 0.6
 """No character of a match may be further off than this; only a whole utterance is judged more loosely."""
 NUMERALS = frozenset("零一二两三四五六七八九十百")
 """Before 度 they are a number: "两度" is not 亮度, though it sounds the same."""
-WHOLE_COST = {"command": 0.51, "music": 0.55}
-"""Cost per character up to which a whole short stretch still counts as a phrase of the group."""
+WHOLE_COST = {"command": 1.55, "music": 1.65}
+"""Total cost up to which a whole short stretch still counts as a phrase of the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Lexicon:
                     cost = sum(map(character_cost, words, phrase))
                     near.append((cost, tag[len(group) + 1 :]))
         cost, name = min(near, default=(9.0, ""))
-        return name if cost <= WHOLE_COST[group] * len(words) else None
+        return name if cost <= WHOLE_COST[group] else None
 
     def _find_chinese(self, words: tuple[str, ...], start: int, found: dict[tuple[int, int], dict[str, float]]) -> None:
         first = words[start]
@@ -114,6 +114,8 @@ class Lexicon:
                 if end > len(words):
                     continue
                 cost = self._chinese_cost(words[start:end], phrase)
+                if cost is None and tag.startswith("device."):
+                    cost = self._one_wrong(words[start:end], phrase)
                 if cost is not None:
                     spans = found[(start, end)]
                     spans[tag] = min(cost, spans.get(tag, 9.0))
@@ -133,6 +135,12 @@ class Lexicon:
             if total > limit or cost > NEAR_COST:
                 return None
         return total
+
+    def _one_wrong(self, heard: tuple[str, ...], phrase: tuple[str, ...]) -> float | None:
+        """1.0 for a device of four characters or more of which exactly one was heard as something else entirely."""
+        if not self._by_sound or len(phrase) < 4 or not all(map(is_cjk, heard)) or NUMERALS & set(heard):
+            return None
+        return 1.0 if sum(a != b for a, b in zip(heard, phrase, strict=True)) == 1 else None
 
     def _find_english(self, words: tuple[str, ...], start: int, found: dict[tuple[int, int], dict[str, float]]) -> None:
         for length in range(1, min(LONGEST_PHRASE_WORDS, len(words) - start) + 1):
@@ -236,7 +244,8 @@ def build_lexicon(places: Places, *, by_sound: bool = True) -> Lexicon:
 
 HOTWORDS: dict[str, str] = {
     "zh": "调到 主驾 副驾驶 车窗 天窗 座椅加热 除雾 内循环 风量 音量 百分之 导航 充电站 挂倒挡 温度 度 空调 "
-    "后窗 打开 关上 取消导航 机场 火车站 酒店 静音 周杰伦 动能回收 车速 还剩多少电",
+    "后窗 打开 关上 取消导航 机场 火车站 酒店 静音 周杰伦 动能回收 车速 还剩多少电 "
+    "后窗除雾 打开后窗除雾 导航静音 关上所有车窗",
     "en": "seat heating, defroster, sunroof, recirculate, driver window, passenger, temperature, degrees, "
     "charging station, navigate, volume, percent, fan, air conditioning, motorway, railway station, "
     "windshield, mute, reverse",
