@@ -6,9 +6,10 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from cockpit.arbiter.arbiter import Arbiter, OnEvict
+from cockpit.arbiter.arbiter import Arbiter
 from cockpit.arbiter.config import ArbiterConfig
 from cockpit.arbiter.lanes import plan_lanes
+from cockpit.arbiter.memory import OnEvict
 from cockpit.control import ControlServer, Orders
 from cockpit.device.base import Device, LaneSpec, open_device
 from cockpit.housekeeping import Housekeeper

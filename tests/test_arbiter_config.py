@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from cockpit.arbiter.budget import Footprint, kv_bytes, plan_memory
-from cockpit.arbiter.config import EvictionPolicy, Facts, duration_ns, parse
+from cockpit.arbiter.config import EvictionPolicy, Facts, parse
 from cockpit.arbiter.lanes import lanes_of, overlaps, plan_lanes, widest
+from cockpit.arbiter.reader import duration_ns
 from models.errors import StartupError
 
 GOOD: dict[str, Any] = {

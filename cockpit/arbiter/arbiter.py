@@ -10,15 +10,13 @@ It decides and never computes; the clock (monotonic ns) is handed in. Not thread
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from cockpit.arbiter.admission import AGEING_STEP_NS, Queues, order_key, slot_of
-from cockpit.arbiter.budget import KvLedger
 from cockpit.arbiter.config import BACKGROUND_PRIORITY, URGENT_PRIORITY, ArbiterConfig
 from cockpit.arbiter.degrade import TokenFloor
-from cockpit.arbiter.eviction import EvictionTable, Session
 from cockpit.arbiter.lanes import LanePlan, plan_lanes
+from cockpit.arbiter.memory import OnEvict, SessionMemory, announce_nothing
 from cockpit.arbiter.policy import Arm, Policy, arms_of
 from cockpit.arbiter.requests import (
     CANCELLED,
@@ -49,19 +47,18 @@ from cockpit.arbiter.requests import (
 )
 
 KV_PAGE_BYTES: Final = 1 << 16
-OnEvict = Callable[[str, str], None]
-"""Called with (session, task) when a session must give up its memory; runs under the caller's lock: only note it."""
-
-
-def _nothing(_session: str, _task: str) -> None:
-    return None
 
 
 class Arbiter:
     """All state of the decisions. Tasks are indices in the profile's order (`task_index`)."""
 
     def __init__(
-        self, config: ArbiterConfig, arena_bytes: int, *, page_bytes: int = KV_PAGE_BYTES, on_evict: OnEvict = _nothing
+        self,
+        config: ArbiterConfig,
+        arena_bytes: int,
+        *,
+        page_bytes: int = KV_PAGE_BYTES,
+        on_evict: OnEvict = announce_nothing,
     ) -> None:
         self.config = config
         self.tasks = tuple(config.tasks.values())
@@ -69,12 +66,13 @@ class Arbiter:
         self.task_index = {name: index for index, name in enumerate(config.tasks)}
         self.lanes: tuple[LanePlan, ...] = plan_lanes(config)
         self.queues = Queues(self.tasks)
-        self.ledger = KvLedger(arena_bytes, page_bytes, [task.memory_budget_mb << 20 for task in self.tasks])
-        self.table = EvictionTable(config.eviction)
         self.floor = TokenFloor(config.limits.min_token_per_second, self.tasks)
         bounds = config.policy
         self.policy = Policy(arms_of(config), every=bounds.update_every_requests, frozen=bounds.frozen)
         self.log = DecisionLog()
+        self.memory = SessionMemory(config, arena_bytes, page_bytes, self.log, on_evict)
+        self.ledger = self.memory.ledger
+        self.table = self.memory.table
         self.latency = tuple(LatencyHistogram() for _ in self.tasks)
         self.running: list[Request | None] = [None] * len(self.tasks)
         self.running_bits = 0
@@ -82,10 +80,8 @@ class Arbiter:
         self.hardware_paused = 0
         self.yield_bits = 0
         """Bit t: task t, which runs now, must park at its next boundary. The caller keeps the gates in step."""
-        self.evictions = 0
         self.timeouts = 0
         self.missed = [0] * len(self.tasks)
-        self._on_evict = on_evict
         self._all = tuple(range(len(self.tasks)))
         self._priorities = tuple(task.priority for task in self.tasks)
         self._slas = tuple(task.latency_sla_ns for task in self.tasks)
@@ -162,7 +158,7 @@ class Arbiter:
             request = self.queues.requests[slot_of(best_key)]
             if now_ns - request.submitted_ns > self.tasks[best].timeout_ns:
                 return self._refuse_late(request, now_ns)
-            if request.session is not None and not self._hold_memory(request, now_ns):
+            if request.session is not None and not self.memory.hold(request, self._keep, now_ns):
                 request.reason = WAITS_FOR_MEMORY
                 skip |= 1 << best
                 continue
@@ -238,12 +234,12 @@ class Arbiter:
             if new_tokens:
                 self.floor.generated(task, new_tokens, now_ns - request.reported_ns, now_ns)
             self._leave_lane(task)
-            self._let_go(request, now_ns)
+            self.memory.let_go(request, now_ns)
             self._measure(request, now_ns)
         elif request.state == QUEUED:
             self.queues.remove(request)
             if request.degraded:
-                self._let_go(request, now_ns)
+                self.memory.let_go(request, now_ns)
             self.log.note(now_ns, task, CANCELLED)
         self.queues.give_back(request)
 
@@ -339,67 +335,6 @@ class Arbiter:
                 return True
         return False
 
-    # --- memory ----------------------------------------------------------------------------------------------------
-    def _hold_memory(self, request: Request, now_ns: int) -> bool:
-        """Make room for the request's session and pin it. False when only running requests could make room."""
-        name = request.session
-        assert name is not None
-        if request.degraded:
-            return True  # a released request kept its memory and its pin
-        task = request.task
-        asked = int(request.kv_bytes * self._keep)
-        session = self.table.sessions.get(name)
-        held = session.bytes if session is not None else 0
-        more = max(0, self.ledger.paged(asked) - held)
-        if more:
-            if session is not None:
-                session.pins += 1  # never its own victim
-            fits = self._make_room(task, more, now_ns)
-            if session is not None:
-                session.pins -= 1
-            if not fits:
-                return False
-        session = self.table.touch(name, task, self._priorities[task], now_ns)
-        if more:
-            self.ledger.add(task, more, asked - session.asked)
-            session.bytes += more
-            session.asked = asked
-        session.pins += 1
-        return True
-
-    def _make_room(self, task: int, more_bytes: int, now_ns: int) -> bool:
-        """Evict until it fits: from the task itself while it is over its budget, else from priorities up to its own."""
-        ledger = self.ledger
-        while True:
-            if ledger.held[task] + more_bytes > ledger.budgets[task]:
-                only = task
-            elif ledger.total_held + more_bytes > ledger.arena_bytes:
-                only = -1
-            else:
-                return True
-            pressure = (ledger.total_held + more_bytes) / ledger.arena_bytes
-            session = self.table.victim(now_ns, pressure, only, self._priorities[task])
-            if session is None:
-                return False
-            self._drop(session, now_ns)
-
-    def _drop(self, session: Session, now_ns: int) -> None:
-        self.ledger.add(session.task, -session.bytes, -session.asked)
-        self.table.remove(session)
-        self.evictions += 1
-        self.log.note(now_ns, session.task, EVICTED)
-        self._on_evict(session.name, self.task_names[session.task])
-
-    def _let_go(self, request: Request, now_ns: int) -> None:
-        if request.session is None:
-            return
-        session = self.table.sessions.get(request.session)
-        if session is None:
-            return
-        session.pins -= 1
-        if session.doomed and session.pins == 0:
-            self._drop(session, now_ns)
-
     # --- orders from outside ---------------------------------------------------------------------------------------
     def pause(self, task: int) -> None:
         """Start nothing more of this task until `resume`; what runs goes on."""
@@ -421,14 +356,7 @@ class Arbiter:
 
     def evict(self, session: str, now_ns: int) -> str:
         """Drop a session's memory. "evicted", "at its next boundary" while a request runs on it, or "unknown"."""
-        found = self.table.sessions.get(session)
-        if found is None:
-            return "unknown"
-        if found.pins:
-            found.doomed = True
-            return "at its next boundary"
-        self._drop(found, now_ns)
-        return "evicted"
+        return self.memory.evict(session, now_ns)
 
     def tick(self, now_ns: int) -> Request | None:
         """A few times a second: age out sessions, judge idle time, and hand back one overdue queued request at a time.
@@ -437,13 +365,7 @@ class Arbiter:
         """
         if not self.running_bits:
             self.floor.idle(now_ns)
-        pressure = self.ledger.pressure
-        while True:
-            found = self.table.aged(now_ns, pressure)
-            if found is None:
-                break
-            self._drop(found, now_ns)
-            pressure = self.ledger.pressure
+        self.memory.age_out(now_ns)
         for task in self._all:
             timeout_ns = self.tasks[task].timeout_ns
             for key in self.queues.heaps[task]:
@@ -455,12 +377,16 @@ class Arbiter:
     def _refuse_late(self, request: Request, now_ns: int) -> Request:
         self.queues.remove(request)
         if request.degraded:
-            self._let_go(request, now_ns)
+            self.memory.let_go(request, now_ns)
         request.state = REFUSED
         request.reason = TIMED_OUT
         self.timeouts += 1
         self.log.note(now_ns, request.task, TIMED_OUT)
         return request
+
+    @property
+    def evictions(self) -> int:
+        return self.memory.evictions
 
     def explain(self, request: Request) -> str:
         """Why the request stands where it stands, in words."""
@@ -481,10 +407,7 @@ class Arbiter:
 
     def check(self) -> None:
         """Re-check the invariants; for tests and idle moments. Raises AssertionError."""
-        sessions = self.table.sessions.values()
-        assert self.ledger.total_held == sum(session.bytes for session in sessions) <= self.ledger.arena_bytes
+        self.memory.check()
         for task in self._all:
-            held = sum(session.bytes for session in sessions if session.task == task)
-            assert held == self.ledger.held[task] <= self.tasks[task].memory_budget_mb << 20
             assert (self.running[task] is not None) == bool(self.running_bits >> task & 1)
             assert bool(self.queues.heaps[task]) == bool(self.queues.waiting >> task & 1)

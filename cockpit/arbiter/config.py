@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal
 
-KeyPath = tuple[str | int, ...]
+from cockpit.arbiter.reader import Fault, KeyPath, Reader
 
 URGENT_PRIORITY = 8
 """Tasks from this priority on never yield and are never overtaken by ageing (navigation, vehicle safety)."""
@@ -19,17 +19,7 @@ URGENT_PRIORITY = 8
 BACKGROUND_PRIORITY = 3
 """Tasks up to this priority wait while heat or power slows the hardware down."""
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|min)")
-_DURATION_NS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "min": 60_000_000_000}
 _LRU_K = re.compile(r"lru_k=(\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One thing wrong in the mapping handed in. `path`: keys from its root to the value."""
-
-    path: KeyPath
-    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +115,13 @@ class Checked:
     warnings: tuple[Fault, ...]
 
 
-def duration_ns(text: str) -> int:
-    """`150ms` -> nanoseconds; units us, ms, s, min. Raises ValueError naming the form wanted."""
-    found = _DURATION.fullmatch(text.strip())
-    if not found:
-        raise ValueError(f"{text!r} is not a duration: write a number and a unit (us, ms, s, min), such as 150ms")
-    return round(float(found[1]) * _DURATION_NS[found[2]])
-
-
 def parse(mapping: Mapping[str, Any], facts: Facts | None = None) -> Checked:
     """Check the `orchestration` and `tasks` sections (or the same keys at top level) together.
 
     Other top-level keys belong to the profile and are left alone when `orchestration` is present.
     """
     facts = facts or Facts()
-    reader = _Reader()
+    reader = Reader()
     nested = "orchestration" in mapping
     root: KeyPath = ("orchestration",) if nested else ()
     red = reader.section(mapping.get("orchestration") if nested else mapping, root)
@@ -163,92 +145,7 @@ def parse(mapping: Mapping[str, Any], facts: Facts | None = None) -> Checked:
     return Checked(config, errors, tuple(reader.warnings))
 
 
-class _Reader:
-    """Typed access that notes every fault and goes on."""
-
-    def __init__(self) -> None:
-        self.errors: list[Fault] = []
-        self.warnings: list[Fault] = []
-
-    def fault(self, path: KeyPath, message: str) -> None:
-        self.errors.append(Fault(path, message))
-
-    def section(self, value: Any, path: KeyPath) -> Mapping[str, Any]:
-        if value is None:
-            return {}
-        if isinstance(value, Mapping):
-            return value
-        self.fault(path, f"must be a mapping, not {type(value).__name__}")
-        return {}
-
-    def unknown_keys(self, section: Mapping[str, Any], path: KeyPath, known: tuple[str, ...]) -> None:
-        for key in section:
-            if key not in known:
-                close = get_close_matches(str(key), known, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else f"; known keys: {', '.join(known)}"
-                self.fault((*path, key), f"unknown key {key!r}{hint}")
-
-    def number(
-        self, section: Mapping[str, Any], key: str, path: KeyPath, default: float, within: tuple[float, float]
-    ) -> float:
-        low, high = within
-        value = section.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            self.fault((*path, key), f"must be a number, not {value!r}")
-            return default
-        if not low <= value <= high:
-            self.fault((*path, key), f"{value} is outside {low:g} to {high:g}")
-            return default
-        return float(value)
-
-    def integer(
-        self, section: Mapping[str, Any], key: str, path: KeyPath, default: int, within: tuple[int, int]
-    ) -> int:
-        low, high = within
-        value = section.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            self.fault((*path, key), f"must be a whole number, not {value!r}")
-            return default
-        if not low <= value <= high:
-            self.fault((*path, key), f"{value} is outside {low} to {high}")
-            return default
-        return value
-
-    def duration(self, section: Mapping[str, Any], key: str, path: KeyPath, default_ns: int) -> int:
-        value = section.get(key)
-        if value is None:
-            return default_ns
-        try:
-            found = duration_ns(value) if isinstance(value, str) else 0
-            if found <= 0:
-                raise ValueError(f"{value!r} is not a duration above zero: write it with its unit, such as 150ms")
-        except ValueError as error:
-            self.fault((*path, key), str(error))
-            return default_ns
-        return found
-
-    def choices(
-        self,
-        section: Mapping[str, Any],
-        key: str,
-        path: KeyPath,
-        default: tuple[float, ...],
-        within: tuple[float, float],
-    ) -> tuple[float, ...]:
-        low, high = within
-        value = section.get(key, default)
-        values = tuple(value) if isinstance(value, list | tuple) else (value,)
-        if not values:
-            self.fault((*path, key), "must hold at least one value")
-            return default
-        for index, item in enumerate(values):
-            if isinstance(item, bool) or not isinstance(item, int | float) or not low <= item <= high:
-                self.fault((*path, key, index), f"{item!r} is outside {low:g} to {high:g}")
-                return default
-        return tuple(dict.fromkeys(values))
-
-
-def _limits(reader: _Reader, value: Any, path: KeyPath) -> GlobalLimits:
+def _limits(reader: Reader, value: Any, path: KeyPath) -> GlobalLimits:
     section = reader.section(value, path)
     reader.unknown_keys(section, path, ("max_gpu_memory_percent", "min_token_per_second"))
     return GlobalLimits(
@@ -257,7 +154,7 @@ def _limits(reader: _Reader, value: Any, path: KeyPath) -> GlobalLimits:
     )
 
 
-def _eviction(reader: _Reader, value: Any, path: KeyPath) -> EvictionPolicy:
+def _eviction(reader: Reader, value: Any, path: KeyPath) -> EvictionPolicy:
     if isinstance(value, str):
         found = _LRU_K.fullmatch(value.replace(" ", ""))
         if not found or not 1 <= int(found[1]) <= 16:
@@ -279,7 +176,7 @@ def _eviction(reader: _Reader, value: Any, path: KeyPath) -> EvictionPolicy:
     )
 
 
-def _clusters(reader: _Reader, value: Any, path: KeyPath, facts: Facts) -> dict[str, int]:
+def _clusters(reader: Reader, value: Any, path: KeyPath, facts: Facts) -> dict[str, int]:
     section = reader.section(value, path)
     lowest = 1 if facts.device == "cuda" else 0
     clusters = {str(name): reader.integer(section, name, path, 1, (lowest, 4096)) for name in section}
@@ -296,7 +193,7 @@ def _clusters(reader: _Reader, value: Any, path: KeyPath, facts: Facts) -> dict[
     return clusters
 
 
-def _policy(reader: _Reader, value: Any, path: KeyPath) -> PolicyBounds:
+def _policy(reader: Reader, value: Any, path: KeyPath) -> PolicyBounds:
     section = reader.section(value, path)
     base = PolicyBounds()
     known = (
@@ -328,7 +225,7 @@ def _policy(reader: _Reader, value: Any, path: KeyPath) -> PolicyBounds:
     )
 
 
-def _yielding(reader: _Reader, section: Mapping[str, Any], path: KeyPath) -> tuple[bool, ...]:
+def _yielding(reader: Reader, section: Mapping[str, Any], path: KeyPath) -> tuple[bool, ...]:
     value = section.get("yielding", True)
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not values or not all(isinstance(item, bool) for item in values):
@@ -337,14 +234,14 @@ def _yielding(reader: _Reader, section: Mapping[str, Any], path: KeyPath) -> tup
     return tuple(dict.fromkeys(values))
 
 
-def _tasks(reader: _Reader, value: Any, clusters: Mapping[str, int], facts: Facts) -> dict[str, TaskProfile]:
+def _tasks(reader: Reader, value: Any, clusters: Mapping[str, int], facts: Facts) -> dict[str, TaskProfile]:
     section = reader.section(value, ("tasks",))
     if value is not None and not section:
         reader.fault(("tasks",), "must name at least one task")
     return {str(name): _task(reader, str(name), section[name], clusters, facts) for name in section}
 
 
-def _task(reader: _Reader, name: str, value: Any, clusters: Mapping[str, int], facts: Facts) -> TaskProfile:
+def _task(reader: Reader, name: str, value: Any, clusters: Mapping[str, int], facts: Facts) -> TaskProfile:
     path: KeyPath = ("tasks", name)
     section = reader.section(value, path)
     required = ("priority", "latency_sla", "memory_budget_mb", "affinity_mask")
@@ -366,7 +263,7 @@ def _task(reader: _Reader, name: str, value: Any, clusters: Mapping[str, int], f
     )
 
 
-def _mask(reader: _Reader, value: Any, path: KeyPath, clusters: Mapping[str, int]) -> tuple[str, ...]:
+def _mask(reader: Reader, value: Any, path: KeyPath, clusters: Mapping[str, int]) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, str) or not value.strip():
@@ -383,7 +280,7 @@ def _mask(reader: _Reader, value: Any, path: KeyPath, clusters: Mapping[str, int
     return names
 
 
-def _models(reader: _Reader, section: Mapping[str, Any], path: KeyPath, facts: Facts) -> tuple[str, ...]:
+def _models(reader: Reader, section: Mapping[str, Any], path: KeyPath, facts: Facts) -> tuple[str, ...]:
     key = "models" if "models" in section else "model"
     value = section.get(key)
     if value is None:
@@ -400,7 +297,7 @@ def _models(reader: _Reader, section: Mapping[str, Any], path: KeyPath, facts: F
 
 
 def _system_keeps_a_cluster(
-    reader: _Reader, clusters: Mapping[str, int], tasks: Mapping[str, TaskProfile], path: KeyPath
+    reader: Reader, clusters: Mapping[str, int], tasks: Mapping[str, TaskProfile], path: KeyPath
 ) -> None:
     taken = {name for task in tasks.values() for name in task.clusters}
     if clusters and tasks and not set(clusters) - taken:
@@ -411,7 +308,7 @@ def _system_keeps_a_cluster(
         )
 
 
-def _budgets_fit(reader: _Reader, limits: GlobalLimits, tasks: Mapping[str, TaskProfile], facts: Facts) -> None:
+def _budgets_fit(reader: Reader, limits: GlobalLimits, tasks: Mapping[str, TaskProfile], facts: Facts) -> None:
     if facts.memory_total_mb is None or not tasks:
         return
     limit = int(facts.memory_total_mb * limits.max_gpu_memory_percent / 100)
@@ -428,7 +325,7 @@ def _budgets_fit(reader: _Reader, limits: GlobalLimits, tasks: Mapping[str, Task
         reader.fault(("tasks",), f"memory budgets {sums} = {total} MB, the limit is {limit} MB")
 
 
-def _floors(reader: _Reader, tasks: Mapping[str, TaskProfile], facts: Facts) -> None:
+def _floors(reader: Reader, tasks: Mapping[str, TaskProfile], facts: Facts) -> None:
     for name, task in tasks.items():
         floor_ms = facts.floor_ms.get(name)
         if floor_ms is not None and task.latency_sla_ns < floor_ms * 1e6:
