@@ -16,7 +16,7 @@ FLOORS = {"qwen2.5-coder-0.5b-instruct": 0.94, "smollm2-135m-instruct": 0.90, "g
 
 @pytest.mark.parametrize("name", list(FLOORS))
 def test_served_build_agrees(name: str, model_dir: Callable[[str], Path]) -> None:
-    served, full = (CausalLM.load(model_dir(name + suffix), context_tokens=640) for suffix in ("", "-f32"))
+    served, full = (CausalLM.load(model_dir(name + suffix), context_tokens=1024) for suffix in ("", "-f32"))
     tokens = served.tokenizer.encode(TEXT, add_special=True)
     logits = [lm.head.logits(lm.open_session().hidden_rows(tokens)) for lm in (full, served)]
     agreement, divergence = compare(*logits)
