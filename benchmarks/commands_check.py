@@ -1,7 +1,8 @@
 """Judges one command: did exactly the right thing happen to the car?
 
 `expect` is what hil/audio/manifest.yaml says: set PATH-PART VALUE | nav PLACE | media WHAT | ask SIGNAL | refuse WHY |
-multi A;B | chat. Everything else must stay as it was.
+multi A;B | chat. Besides: `idle` (nothing changes, something is said), `nav PLACE AVOID`, parts of `multi` as
+PART=VALUE, and values `<N`, `LOW..HIGH` and `moved`. Everything else must stay as it was.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ OFF_VERSION: dict[str, Value] = {
 }
 """Also prepared where the command is to switch something off."""
 
+BEFORE = 1_000_000
+"""Added to a turn's id for what was said before it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -61,10 +65,14 @@ def run_command(
     expect: Sequence[str],
     turn_id: int,
     *,
+    said_before: str = "",
     talk: bool = False,
 ) -> Verdict:
-    """Prepare the car, run the text, judge the end, and take everything back."""
+    """Prepare the car, run the text (after `said_before`), judge the end, and take everything back."""
     before = prepare(tree, expect)
+    if said_before:
+        understanding.execute(understanding.plan(said_before, language), turn_id + BEFORE)
+        before = tree.snapshot()
     plan = understanding.plan(text, language)
     results = tuple(understanding.execute(plan, turn_id))
     reply = understanding.reply(plan, list(results), language)
@@ -72,6 +80,8 @@ def run_command(
         reply = "".join(understanding.chat(text, language)) if talk else "(talk)"
     verdict = judge(expect, before, tree.snapshot(), plan, results, reply)
     understanding.roll_back(turn_id)
+    if said_before:
+        understanding.roll_back(turn_id + BEFORE)
     return verdict
 
 
@@ -110,7 +120,7 @@ def _may_change(expect: Sequence[str]) -> list[str]:
         beside = {"Sunroof.Switch": "Sunroof.Position", "Media.Played.Source": "Media.Action"}.get(expect[1])
         return [expect[1]] if beside is None else [expect[1], beside]
     if kind == "multi":
-        return list(expect[1].split(";"))
+        return [part.partition("=")[0] for part in expect[1].split(";")]
     return {"nav": ["Navigation.DestinationSet"], "media": ["Infotainment.Media."]}.get(kind, [])
 
 
@@ -128,19 +138,27 @@ def _met(
         paths = [path for path in touched if expect[1] in path]
         return bool(paths) and "done" in statuses and _reached(expect[2], paths, before, after)
     if kind == "multi":
-        return len(plan.calls) >= 2 and all(any(part in path for path in touched) for part in expect[1].split(";"))
+        return len(plan.calls) >= 2 and all(_part_met(part, before, after, touched) for part in expect[1].split(";"))
     if kind == "nav":
-        return any(_went(result, expect[1]) for result in results)
+        return any(_went(result, *expect[1:]) for result in results)
     if kind == "media":
         return expect[1].lower() in str(after["Vehicle.Cabin.Infotainment.Media.SelectedURI"]).lower() and bool(touched)
     if kind == "ask":
         return any(_told(result, expect[1]) for result in results)
     if kind == "refuse":
         return any(result.status == "refused" and expect[1] in str(result.reason) for result in results)
+    if kind == "idle":
+        return not touched
     if kind == "silence":
         return plan.empty
     answers = all(call.name in ("ask_vehicle", "ask_distance") for call in plan.calls)
     return kind == "chat" and (plan.chat or answers)
+
+
+def _part_met(part: str, before: dict[str, Value], after: dict[str, Value], touched: set[str]) -> bool:
+    name, _, wanted = part.partition("=")
+    paths = [path for path in touched if name in path]
+    return bool(paths) and (not wanted or _reached(wanted, paths, before, after))
 
 
 def _reached(wanted: str, paths: list[str], before: dict[str, Value], after: dict[str, Value]) -> bool:
@@ -148,12 +166,19 @@ def _reached(wanted: str, paths: list[str], before: dict[str, Value], after: dic
         new, old = after[path], before[path]
         if wanted in ("True", "False"):
             return new is (wanted == "True")
+        if wanted == "moved":
+            return new != old
+        if ".." in wanted:
+            low, high = wanted.split("..")
+            return float(low) <= float(str(new)) <= float(high)
         if isinstance(new, str) or isinstance(old, str) or not wanted.strip("<>+-").replace(".", "").isdigit():
             return (
                 new == {"closed": 0}.get(wanted, wanted) if wanted not in ("up", "down") else _moved(new, old, wanted)
             )
         if wanted.startswith(">"):
             return new > float(wanted[1:])
+        if wanted.startswith("<"):
+            return new < float(wanted[1:])
         if wanted[0] in "+-":
             return abs(new - old - float(wanted)) < 0.01
         return abs(new - float(wanted)) < 0.01
@@ -165,8 +190,8 @@ def _moved(new: Any, old: Any, wanted: str) -> bool:
     return bool(new > old) if wanted == "up" else bool(new < old)
 
 
-def _went(result: ToolResult, wanted: str) -> bool:
-    if result.status != "done":
+def _went(result: ToolResult, wanted: str, avoid: str = "") -> bool:
+    if result.status != "done" or set(avoid.split(",")) - {""} - set(result.call.arguments.get("avoid", [])):
         return False
     if result.call.name == "cancel_navigation":
         return wanted == "cancel"
