@@ -72,7 +72,7 @@ class _Exchange:
     user: str
     language: Language
     heard: str = ""
-    last_tool: str | None = None
+    last_call: ToolCall | None = None
 
 
 @dataclass(slots=True)
@@ -136,11 +136,15 @@ class Understanding:
         *,
         cancelled: Callable[[], bool] = _never,
         at_boundary: Callable[[], None] = _no_boundary,
+        at_token: Callable[[], None] = _no_boundary,
     ) -> Plan:
-        """What the text means; changes nothing. When `cancelled` in its midst, open choices stay with the words."""
+        """What the text means; changes nothing. When `cancelled` in its midst, open choices stay with the words.
+
+        Both callbacks may block: `at_boundary` before a chunk of prompt is computed, `at_token` before a token is.
+        """
         if not any(character.isalnum() for character in text):
             return Plan(text, language)
-        clauses = interpret(text, self.lexicon, language, self._last_tool())
+        clauses = interpret(text, self.lexicon, language, self._last_call())
         if not clauses:
             return Plan(text, language, chat=True)
         calls: list[ToolCall] = []
@@ -151,7 +155,9 @@ class Understanding:
                 continue
             start = self.clock()
             wanted = [candidate.call for candidate in clause.candidates]
-            choice = self.chooser.choose(clause.evidence.text, wanted, cancelled=cancelled, at_boundary=at_boundary)
+            choice = self.chooser.choose(
+                clause.evidence.text, wanted, cancelled=cancelled, at_boundary=at_boundary, at_token=at_token
+            )
             calls.append(choice.call)
             decided_by = "model"
             ttft_ms = ttft_ms or choice.ttft_ms
@@ -163,11 +169,11 @@ class Understanding:
         results = [self.toolbox.execute(call, turn_id) for call in plan.calls]
         exchange = self._exchange(turn_id, plan.text, plan.language)
         acted = [
-            result.call.name
+            result.call
             for result in results
-            if result.status == "done" and result.call.name.startswith(("set_", "play_", "control_"))
+            if result.status == "done" and result.call.name.startswith(("set_", "play_", "control_", "ask_distance"))
         ]
-        exchange.last_tool = acted[-1] if acted else exchange.last_tool
+        exchange.last_call = acted[-1] if acted else exchange.last_call
         return results
 
     def reply(self, plan: Plan, results: list[ToolResult], language: Language) -> str:
@@ -182,8 +188,12 @@ class Understanding:
         turn_id: int | None = None,
         cancelled: Callable[[], bool] = _never,
         at_boundary: Callable[[], None] = _no_boundary,
+        at_token: Callable[[], None] = _no_boundary,
     ) -> Iterator[str]:
-        """Stream a free answer of at most two sentences; never half a character. Ends early when `cancelled`."""
+        """Stream a free answer of at most two sentences; never half a character. Ends early when `cancelled`.
+
+        `at_boundary` and `at_token` as in `plan`.
+        """
         if turn_id is not None:
             self._exchange(turn_id, text, language)
         if self.lm is None:
@@ -197,7 +207,7 @@ class Understanding:
         stream = self.lm.tokenizer.stream()
         said = ""
         first = True
-        for token in session.generate(max_new_tokens=CHAT_TOKENS, cancelled=cancelled, at_boundary=at_boundary):
+        for token in session.generate(max_new_tokens=CHAT_TOKENS, cancelled=cancelled, at_boundary=at_token):
             if first:
                 self.chat_ttft_ms, first = (self.clock() - start) * 1e3, False
             piece = stream.push(token)
@@ -236,8 +246,8 @@ class Understanding:
             self._history.popitem(last=False)
         return exchange
 
-    def _last_tool(self) -> str | None:
-        return next((e.last_tool for e in reversed(self._history.values()) if e.last_tool is not None), None)
+    def _last_call(self) -> ToolCall | None:
+        return next((e.last_call for e in reversed(self._history.values()) if e.last_call is not None), None)
 
     def _chat_tokens(
         self, text: str, language: Language, *, turn_id: int | None = None, static: bool = False

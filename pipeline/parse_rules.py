@@ -40,8 +40,10 @@ WEAK_FORBID = {
 }
 
 
-def candidates_of(evidence: Evidence, last_tool: str | None = None, lexicon: Lexicon | None = None) -> list[Candidate]:
-    """Calls the clause supports, best first; empty when it is no command. `last_tool`: what "it" means."""
+def candidates_of(
+    evidence: Evidence, last_call: ToolCall | None = None, lexicon: Lexicon | None = None
+) -> list[Candidate]:
+    """Calls the clause supports, best first; empty when it is no command. `last_call`: what "it" means."""
     if not evidence.tokens:
         return []
     question = asked(evidence)
@@ -71,7 +73,7 @@ def candidates_of(evidence: Evidence, last_tool: str | None = None, lexicon: Lex
     feeling = feeling_calls(evidence)
     if feeling:
         return feeling
-    return _bare_change(evidence, last_tool) or only(_whole_command(evidence, lexicon)) or _unknown_command(evidence)
+    return _bare_change(evidence, last_call) or only(_whole_command(evidence, lexicon)) or _unknown_command(evidence)
 
 
 def _whole_command(evidence: Evidence, lexicon: Lexicon | None) -> ToolCall | None:
@@ -131,7 +133,7 @@ def _declined(evidence: Evidence) -> bool:
 ADJUSTABLE = ("set_temperature", "set_fan", "set_volume", "set_seat_heating", "set_brightness", "set_window")
 
 
-def _bare_change(evidence: Evidence, last_tool: str | None) -> list[Candidate]:
+def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[Candidate]:
     """ "Turn it up", "a bit more", "mute": the thing itself was not said."""
     amount = amount_of(evidence)
     if evidence.has("verb.mute"):
@@ -149,12 +151,12 @@ def _bare_change(evidence: Evidence, last_tool: str | None) -> list[Candidate]:
         and (evidence.names("verb") or _bare_number(evidence))
     ):
         return temperature_calls(evidence, amount)
-    named = _device_for(last_tool) if _about_it(evidence) else None
+    named = _device_for(last_call) if last_call and _about_it(evidence) else None
     if named is not None and (
         direction or amount.word == "little" or switched(evidence) is not None or amount.value is not None
     ):
-        rule = dict(DEVICES)[named]
-        return rule(evidence, amount)
+        assert last_call is not None
+        return [_in_zone_of(last_call, evidence, candidate) for candidate in dict(DEVICES)[named](evidence, amount)]
     if direction and evidence.has("verb.up", "verb.down") and len(evidence.tokens) <= 6:
         value = float(direction)
         return [
@@ -197,11 +199,25 @@ _DEVICE_OF_TOOL = {
     "play_media": "media",
     "set_interior_light": "dome_light",
     "set_recirculation": "recirculation",
+    "set_seat_ventilation": "seat_ventilation",
+    "set_steering_wheel_heating": "wheel_heating",
+    "set_sunshade": "sunshade",
+    "set_wipers": "wiper",
 }
 
 
-def _device_for(last_tool: str | None) -> str | None:
-    return None if last_tool is None else _DEVICE_OF_TOOL.get(last_tool)
+def _device_for(last_call: ToolCall) -> str | None:
+    if last_call.arguments.get("target") == "navigation":
+        return "nav_voice"
+    return _DEVICE_OF_TOOL.get(last_call.name)
+
+
+def _in_zone_of(last_call: ToolCall, evidence: Evidence, candidate: Candidate) -> Candidate:
+    """ "Again", "close it": the same zone as before unless one was said."""
+    arguments = candidate.call.arguments
+    if evidence.of("zone") or "zone" not in arguments or "zone" not in last_call.arguments:
+        return candidate
+    return Candidate(make_call(candidate.call.name, **{**arguments, "zone": last_call.arguments["zone"]}))
 
 
 def _unknown_command(evidence: Evidence) -> list[Candidate]:

@@ -38,6 +38,8 @@ _HOW_TO = re.compile(
     re.IGNORECASE,
 )
 _MOST_CALLS = 6
+_MUSIC = ToolCall("set_volume", {"target": "media"})
+"""What "it" means after music was only spoken of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +63,26 @@ class _Piece:
     candidates: list[Candidate]
 
 
-def interpret(text: str, lexicon: Lexicon, language: Language, last_tool: str | None = None) -> list[Clause]:
+def interpret(text: str, lexicon: Lexicon, language: Language, last_call: ToolCall | None = None) -> list[Clause]:
     """The turn's wishes in order; empty when the words support no tool (then it is talk)."""
     parts: list[_Piece] = []
     for part in (half for whole in pieces(text) for half in _halves(whole, lexicon, language)):
-        piece = _piece(part, lexicon, language, _last_tool(parts, last_tool))
+        piece = _piece(part, lexicon, language, _last_call(parts, last_call))
         if piece.evidence.tokens and not _only_filler(piece.evidence):
             parts.append(piece)
     if not parts or (_HOW_TO.search(parts[0].text) and not parts[0].candidates):
         return []
-    whole = _piece(text, lexicon, language, last_tool)
+    whole = _piece(text, lexicon, language, last_call)
     if len(parts) > 1 and not any(part.candidates for part in parts):
         parts = [whole]
-    parts = _mend(parts, lexicon, language, last_tool)
+    parts = _mend(parts, lexicon, language, last_call)
     clauses = [_clause(part) for part in parts if part.candidates]
     return _tidy(clauses)[:_MOST_CALLS]
 
 
-def _piece(text: str, lexicon: Lexicon, language: Language, last_tool: str | None) -> _Piece:
+def _piece(text: str, lexicon: Lexicon, language: Language, last_call: ToolCall | None) -> _Piece:
     evidence = evidence_of(text, lexicon, language)
-    return _Piece(text, evidence, candidates_of(evidence, last_tool, lexicon))
+    return _Piece(text, evidence, candidates_of(evidence, last_call, lexicon))
 
 
 def _halves(text: str, lexicon: Lexicon, language: Language) -> list[str]:
@@ -103,13 +105,13 @@ def _acts(match: Match) -> bool:
     )
 
 
-def _last_tool(parts: list[_Piece], last_tool: str | None) -> str | None:
+def _last_call(parts: list[_Piece], last_call: ToolCall | None) -> ToolCall | None:
     for part in reversed(parts):
         if part.candidates and part.candidates[0].call.name != "refuse":
-            return part.candidates[0].call.name
+            return part.candidates[0].call
         if part.evidence.has("device.media"):
-            return "set_volume"
-    return last_tool
+            return _MUSIC
+    return last_call
 
 
 def _only_filler(evidence: Evidence) -> bool:
@@ -127,7 +129,7 @@ def _name(piece: _Piece) -> str:
     return str(call.arguments["reason"]) if call.name == "refuse" else call.name
 
 
-def _mend(parts: list[_Piece], lexicon: Lexicon, language: Language, last_tool: str | None) -> list[_Piece]:
+def _mend(parts: list[_Piece], lexicon: Lexicon, language: Language, last_call: ToolCall | None) -> list[_Piece]:
     """Join or complete pieces that say nothing alone: "the driver | and passenger temperature", "off the AC | and
     the fan".
     """
@@ -138,16 +140,16 @@ def _mend(parts: list[_Piece], lexicon: Lexicon, language: Language, last_tool: 
         part = parts[i]
         following = parts[i + 1] if i + 1 < len(parts) else None
         if following is not None and _loose(part):
-            joined = _lend(part, following, glue, lexicon, language, last_tool)
+            joined = _lend(part, following, glue, lexicon, language, last_call)
             if joined is not None:
                 parts[i : i + 2] = joined
                 if len(joined) == 1:
                     continue
                 part = parts[i]
         if done and part.candidates and not _loose(part):
-            part = _borrow_verb(done[-1], part, lexicon, language, last_tool)
+            part = _borrow_verb(done[-1], part, lexicon, language, last_call)
         elif done and _loose(part):
-            merged = _attach(done[-1], part, glue, lexicon, language, last_tool)
+            merged = _attach(done[-1], part, glue, lexicon, language, last_call)
             if merged is not None:
                 done[-1:] = merged
                 i += 1
@@ -158,22 +160,24 @@ def _mend(parts: list[_Piece], lexicon: Lexicon, language: Language, last_tool: 
 
 
 def _lend(
-    part: _Piece, following: _Piece, glue: str, lexicon: Lexicon, language: Language, last_tool: str | None
+    part: _Piece, following: _Piece, glue: str, lexicon: Lexicon, language: Language, last_call: ToolCall | None
 ) -> list[_Piece] | None:
     """A loose piece before another: zones lend themselves to the next device, a device takes the next verb."""
     own, other = part.evidence, following.evidence
     if own.of("zone") and not own.of("device") and not own.of("place") and other.of("device"):
-        return [_piece(part.text.strip() + glue + following.text.strip(), lexicon, language, last_tool)]
+        return [_piece(part.text.strip() + glue + following.text.strip(), lexicon, language, last_call)]
     if own.of("device") and other.of("device") and (other.of("verb") or "off" in other.words or "on" in other.words):
         switch = " off" if "off" in other.words else " on" if "on" in other.words else ""
         verbs = " ".join(other.slice_text(m.start, m.end) for m in other.of("verb"))
-        completed = _piece(f"{verbs} {part.text.strip()}{switch}", lexicon, language, last_tool)
+        completed = _piece(f"{verbs} {part.text.strip()}{switch}", lexicon, language, last_call)
         if not _loose(completed):
             return [completed, following]
     return None
 
 
-def _borrow_verb(before: _Piece, part: _Piece, lexicon: Lexicon, language: Language, last_tool: str | None) -> _Piece:
+def _borrow_verb(
+    before: _Piece, part: _Piece, lexicon: Lexicon, language: Language, last_call: ToolCall | None
+) -> _Piece:
     """ "Turn off the AC and the seat heating": the second device takes the first one's verb."""
     verbs = before.evidence.of("verb")
     if (
@@ -187,16 +191,16 @@ def _borrow_verb(before: _Piece, part: _Piece, lexicon: Lexicon, language: Langu
     if {"on", "off"} & set(part.evidence.words) or not before.evidence.of("device"):
         return part
     said = before.evidence.slice_text(verbs[0].start, verbs[0].end)
-    completed = _piece(f"{said} {part.text.strip()}", lexicon, language, last_tool)
+    completed = _piece(f"{said} {part.text.strip()}", lexicon, language, last_call)
     return part if _loose(completed) else completed
 
 
 def _attach(
-    before: _Piece, part: _Piece, glue: str, lexicon: Lexicon, language: Language, last_tool: str | None
+    before: _Piece, part: _Piece, glue: str, lexicon: Lexicon, language: Language, last_call: ToolCall | None
 ) -> list[_Piece] | None:
     """A loose piece after a command: it belongs to its query, or repeats its device for another zone, or its verb."""
     if before.candidates and _name(before) in ("play_media", "navigate_to") and not part.evidence.of("verb"):
-        return [_piece(before.text.rstrip() + glue + part.text.strip(), lexicon, language, last_tool)]
+        return [_piece(before.text.rstrip() + glue + part.text.strip(), lexicon, language, last_call)]
     devices = before.evidence.of("device")
     if not devices:
         return None
@@ -205,7 +209,7 @@ def _attach(
     verb = before.evidence.slice_text(verbs[0].start, verbs[0].end) if verbs else ""
     own = part.evidence
     if own.of("device"):
-        completed = _piece(f"{verb} {part.text.strip()}", lexicon, language, last_tool)
+        completed = _piece(f"{verb} {part.text.strip()}", lexicon, language, last_call)
         return None if _loose(completed) else [before, completed]
     if own.of("zone") or own.numbers:
         lead = device if own.of("verb") else f"{verb} {device}"
@@ -218,7 +222,7 @@ def _attach(
         )
         if language == "zh" and not own.of("verb") and verb:
             text = f"{text}{verb}" if not own.numbers else text
-        completed = _piece(text, lexicon, language, last_tool)
+        completed = _piece(text, lexicon, language, last_call)
         return None if _loose(completed) else [before, completed]
     return None
 
