@@ -64,7 +64,7 @@ def share_of_core(listen: Callable[[Iterator[AudioFrame]], None], samples: NDArr
 
 def peak_memory_mb() -> float:
     """Most resident memory this process ever had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
 
 
 def measure_vad(seconds: int) -> dict[str, Any]:
@@ -134,10 +134,10 @@ def main() -> None:
     if options.json:
         print(dumps_text(result))
         return
-    print(f"{'stream':18}{'VAD alone':>12}{'whole runtime':>15}{'heard by the judge':>20}{'false turns':>13}")
+    print(f"{'stream':18}{'VAD alone':>12}{'whole runtime':>15}{'judge runs a window':>21}{'false turns':>13}")
     for name, row in result["vad"].items():
         whole = result["runtime"][name]
-        shares = f"{row['core_share']:12.2%}{whole['core_share']:15.2%}{row['judged_share']:20.0%}"
+        shares = f"{row['core_share']:12.2%}{whole['core_share']:15.2%}{row['judged_share']:21.2f}"
         print(f"{name:18}{shares}{row['false_turns'] + whole['false_turns']:13}")
     print(
         f"(share of one core)   memory of the process: {result['runtime']['loaded_mb']:.0f} MB loaded and warm, ",
