@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from benchmarks.gpu_check import open_lanes
@@ -35,8 +35,9 @@ TUNED: dict[Format, DecodeTuning] = {
     "fp16": DecodeTuning(),
     "bf16": DecodeTuning(),
     "int8": DecodeTuning(),
-    "int4": DecodeTuning(),
+    "int4": DecodeTuning(block=640, splits=24, attention_batch=2),
 }
+"""Best of `--sweep` on an H200."""
 
 
 def bandwidth_gb_s(driver: BoundDriver, device: CudaDevice, stream: int) -> dict[str, float]:
@@ -126,6 +127,7 @@ def measure(
     if format in ("int8", "int4"):
         fill_cache(session, time.time_ns() % 1_000_000)
         result["check_same_rounding"] = compare(session, model, 4321, arguments.context, 2, quantise=True)
+    result["kernels"] = kernel_us(driver, session, shape, copy)
     session.close()
     ms = run(kernels, stream, sms)
     again = run(kernels, stream, sms)
@@ -147,17 +149,43 @@ def measure(
     return result
 
 
+def kernel_us(driver: BoundDriver, session: DecodeSession, shape: DecodeShape, copy: float) -> dict[str, Any]:
+    """Microseconds of each kernel of a layer in a chain of its own kind over all layers, and its bandwidth bound."""
+    launch, out = session.driver.launch, {}
+    for kind, matrix in (
+        ("qkv", "qkv"),
+        ("attention", None),
+        ("o_proj", "o"),
+        ("gate_up", "gate_up"),
+        ("down", "down"),
+    ):
+        wanted = session.kernels.functions[kind]
+
+        def only(kernel: Any, *arguments: Any, wanted: Any = wanted, **options: Any) -> None:
+            if kernel is wanted:
+                launch(kernel, *arguments, **options)
+
+        driver.launch = only  # type: ignore[method-assign]
+        graph = driver.capture(session.stream, session.launch_token)
+        driver.launch = launch  # type: ignore[method-assign]
+        session.seek(7, 1024)
+        times = timed(driver, session.stream, lambda graph=graph: driver.replay(graph, session.stream), 9)
+        size = getattr(session.weights.layers[0], matrix).size_bytes if matrix else 0
+        out[kind] = {"us": 1000 * statistics.median(times) / shape.layers, "bound_us": size / copy / 1e3}
+    return out
+
+
 def vars_of(tuning: DecodeTuning) -> dict[str, Any]:
-    return {name: getattr(tuning, name) for name in DecodeTuning.__slots__}
+    return asdict(tuning)
 
 
 def sweep(driver: BoundDriver, device: CudaDevice, format: Format, run: Any, bound_ms: float) -> list[dict[str, Any]]:
-    """Block sizes and stages first, then the attention's shape with the best of them."""
+    """Block sizes first, then the attention's shape with the best of them."""
     rows: list[dict[str, Any]] = []
     built: dict[tuple[int, ...], DecodeKernels] = {}
 
     def attempt(tuning: DecodeTuning) -> float:
-        key = (tuning.block, tuning.resident, tuning.stages, tuning.attention_batch)
+        key = (tuning.block, tuning.attention_batch)
         if key not in built:
             built[key] = build_decode_kernels(driver, device.facts.capability, DecodeShape(), format, tuning)
         ms = run(replace(built[key], tuning=tuning))
@@ -166,20 +194,9 @@ def sweep(driver: BoundDriver, device: CudaDevice, format: Format, run: Any, bou
         return float(ms)
 
     base = DecodeTuning()
-    best = min(
-        (
-            base,
-            replace(base, early=False),
-            replace(base, stages=2, resident=1),
-            replace(base, block=384, stages=2),
-            replace(base, block=384),
-            replace(base, block=320, stages=2),
-            replace(base, block=320, stages=3, resident=1),
-            replace(base, block=320, resident=3, blocks_per_sm=2),
-        ),
-        key=attempt,
-    )
-    for change in ({"splits": 8}, {"splits": 12}, {"splits": 32}, {"attention_batch": 2}, {"attention_batch": 8}):
+    blocks = [replace(base, block=block) for block in (640, 768, 1024)]
+    best = min((base, replace(base, early=False), *blocks), key=attempt)
+    for change in ({"splits": 4}, {"splits": 16}, {"splits": 24}, {"attention_batch": 2}, {"attention_batch": 8}):
         known = min(row["ms"] for row in rows)
         candidate = replace(best, **change)
         if attempt(candidate) < known:

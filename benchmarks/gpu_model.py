@@ -41,18 +41,16 @@ class Packed:
     def dense(self) -> torch.Tensor:
         """fp32 (N, K): exactly the numbers that the kernels multiply with."""
         rows, columns = self.shape
-        if self.format in _HALF:
+        if self.scales is None:
             return self.data.view(rows, columns).float()
-        if self.scales is not None:
+        if self.format == "int8":
             q = self.data.view(rows // 2, self.slices, 2, columns // self.slices)
             return q.permute(0, 2, 1, 3).reshape(rows, columns).float() * self.scales[:, None]
         blocks = columns // 32 // self.slices
-        tiles = self.data.view(rows // 2 * self.slices, -1)
-        q = tiles[:, : 2 * blocks * 16].reshape(rows // 2, self.slices, 2, blocks, 16)
-        scales = tiles[:, 2 * blocks * 16 :].contiguous().view(torch.float16)
+        q = self.data.view(rows // 2, self.slices, 2, blocks, 16)
         both = torch.cat([q & 15, q >> 4], dim=-1).float() - 8
-        dense = both * scales.view(rows // 2, self.slices, 2, blocks, 1).float()
-        return dense.permute(0, 2, 1, 3, 4).reshape(rows, columns)
+        scales = self.scales.view(rows // 2, self.slices, 2, blocks, 1).float()
+        return (both * scales).permute(0, 2, 1, 3, 4).reshape(rows, columns)
 
 
 def pack(weights: torch.Tensor, format: Format, slices: int = 1) -> Packed:
@@ -69,9 +67,8 @@ def pack(weights: torch.Tensor, format: Format, slices: int = 1) -> Packed:
     blocks = w.view(rows // 2, 2, slices, columns // slices // 32, 32).permute(0, 2, 1, 3, 4)
     scales = (blocks.abs().amax(-1, keepdim=True) / 7).clamp_min(1e-7).half()
     q = (torch.round(blocks / scales.float()).clamp(-8, 7) + 8).to(torch.uint8)
-    nibbles = (q[..., :16] | (q[..., 16:] << 4)).reshape(rows // 2 * slices, -1)
-    tiles = torch.cat([nibbles, scales.reshape(rows // 2 * slices, -1).contiguous().view(torch.uint8)], dim=1)
-    return Packed(format, tiles.contiguous(), None, slices, (rows, columns))
+    packed = (q[..., :16] | (q[..., 16:] << 4)).contiguous()
+    return Packed(format, packed, scales.squeeze(-1).contiguous(), slices, (rows, columns))
 
 
 @dataclass

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cockpit.device.base import YieldGate
@@ -47,8 +47,8 @@ class Case:
     gate: YieldGate | None = None
     samples: int = 60
     prepare: Callable[[], None] = lambda: None
-    note: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
+    clock_mhz: Callable[[], float] = lambda: 0.0
+    """The device's clock as the case ends: heavy loads lower it, and navigation with it."""
 
 
 class Runner:
@@ -125,13 +125,15 @@ def run_case(case: Case, idle_ms: tuple[float, float], alone: float | None, whol
         "max_ms": max(times),
         "std_ms": statistics.pstdev(times),
         "samples": len(times),
+        "slowest_ms": [round(value, 2) for value in sorted(times)[-8:]],
+        "clock_mhz": case.clock_mhz(),
         "navigation_busy_share": sum(times) / wall_ms,
     }
     if case.load and alone and whole:
         row["dialogue_throughput_kept"] = done_ms / wall_ms / alone
         row["kept_of_whole"] = done_ms / wall_ms / whole
         row["lost_over_used"] = (1 - row["dialogue_throughput_kept"]) / row["navigation_busy_share"]
-    return row | case.extra
+    return row
 
 
 def measure(
@@ -194,6 +196,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cpu")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each load's rate alone")
     parser.add_argument("--quick", action="store_true", help="fewer samples and cases")
+    parser.add_argument("--loads", default="dialogue,decode,matrix,bandwidth", help="cuda: which loads run beside")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     try:
@@ -201,7 +204,7 @@ def main() -> int:
             from benchmarks.isolation_gpu import gpu_cases as make
         else:
             from benchmarks.isolation_cpu import cpu_cases as make
-        plan = make(arguments.quick)
+        plan = make(arguments.quick, arguments.loads.split(","))
         rows = measure(plan.cases, plan.idle_ms, arguments.seconds)
         answer = next(row for row in rows if row["case"] == plan.answer[0] and row["load"] == plan.answer[1])
         report: dict[str, Any] = {

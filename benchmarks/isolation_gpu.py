@@ -191,7 +191,19 @@ def open_bench() -> tuple[Bench, Any]:
     return bench, (device, model)
 
 
-def gpu_cases(quick: bool) -> Plan:
+def clock_mhz() -> float:
+    """SM clock now, 0 where NVML does not answer."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        return float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+    except pynvml.NVMLError:
+        return 0.0
+
+
+def gpu_cases(quick: bool, loads: Sequence[str]) -> Plan:
     bench, (device, model) = open_bench()
     driver = bench.driver
     plain = Place("plain", driver.whole_device_stream(), device.units)
@@ -205,7 +217,7 @@ def gpu_cases(quick: bool) -> Plan:
 
     def case(name: str, place: Place, load: Any, load_name: str, yields: bool, samples: int = short) -> Case:
         navigate, prepare = navigators[place.name]
-        return Case(name, navigate, load, load_name, bench.gate if yields else None, samples, prepare)
+        return Case(name, navigate, load, load_name, bench.gate if yields else None, samples, prepare, clock_mhz)
 
     cases = [
         case("navigation alone, whole GPU", plain, None, "-", False, long),
@@ -220,6 +232,8 @@ def gpu_cases(quick: bool) -> Plan:
         "bandwidth": bench.bandwidth,
     }
     for load_name, make in makers.items():
+        if load_name not in loads:
+            continue
         free, yielding = make(beside, False), make(wide_load, True)
         cases.append(case("plain streams", plain, free, load_name, False))
         cases.append(case("priority streams", urgent, free, load_name, False))

@@ -20,8 +20,10 @@ Format = Literal["fp16", "int8", "int4", "bf16"]
 _FORMAT_NUMBER = {"fp16": 0, "int8": 1, "int4": 2, "bf16": 3}
 _HEAD_DIM = 256
 _ATTENTION_BLOCK = 256
-_SHARED_LIMIT_BYTES = 212 * 1024
-"""Dynamic shared memory a GEMV block may have on Hopper, beside its static activations."""
+_SM_REGISTERS = 65536
+_SPARE_REGISTERS = 4096
+_SHARED_LIMIT_BYTES = 96 * 1024
+"""Dynamic shared memory that `down` may have: the activations of the widest FFN served, in fp32, and partial sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class DecodeShape:
 
 @dataclass(frozen=True, slots=True)
 class MatrixAddress:
-    """One matrix on the device in the tile order of kernels/decode.cu. scales: fp32 per row (int8), else 0."""
+    """One matrix on the device in the tile order of kernels/decode.cu. scales: 0 where the format has none."""
 
     weights: int
     scales: int
@@ -112,17 +114,21 @@ class DecodeWeights:
 
 @dataclass(frozen=True, slots=True)
 class DecodeTuning:
-    """How the kernels are built and launched. block: threads of a GEMV block; resident: blocks of it an SM can hold;
-    stages: weight tiles a warp keeps in flight; splits: attention blocks per KV head; attention_batch: positions a warp
-    of them has in flight; early: kernels start before their predecessor ends."""
+    """How the kernels are built and launched. block: threads of a GEMV block; splits: attention
+    blocks per KV head; attention_batch: positions a warp of them has in flight; early: kernels start before their
+    predecessor ends."""
 
     block: int = 512
-    resident: int = 2
-    stages: int = 1
     blocks_per_sm: int = 1
     splits: int = 16
     attention_batch: int = 4
     early: bool = True
+
+    @property
+    def registers(self) -> int:
+        """Most registers a GEMV thread may have. A block that took the whole file would be kept off any SM where
+        another task is parked with as little as one warp (measured: +25 % on every kernel)."""
+        return (_SM_REGISTERS - _SPARE_REGISTERS) // self.block // 8 * 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +139,6 @@ class DecodeKernels:
     format: Format
     tuning: DecodeTuning
     functions: dict[str, Any]
-
-
-def tile_bytes(format: Format, columns: int) -> int:
-    """Bytes of one weight tile of kernels/decode.cu: 1 or 2 rows of `columns`, int4 scales included."""
-    return {"fp16": 2 * columns, "bf16": 2 * columns, "int8": 2 * columns, "int4": columns * 9 // 8}[format]
 
 
 def decode_defines(shape: DecodeShape, format: Format, tuning: DecodeTuning) -> tuple[str, ...]:
@@ -151,8 +152,7 @@ def decode_defines(shape: DecodeShape, format: Format, tuning: DecodeTuning) -> 
     return (
         f"FORMAT={_FORMAT_NUMBER[format]}",
         f"BLOCK={tuning.block}",
-        f"RESIDENT={tuning.resident}",
-        f"STAGES={tuning.stages}",
+        f"REGISTERS={tuning.registers}",
         f"ATT_BATCH={tuning.attention_batch}",
         f"HIDDEN={shape.hidden}",
         f"FFN={shape.ffn}",
@@ -171,7 +171,7 @@ def build_decode_kernels(
     names = ("qkv", "attention", "o_proj", "gate_up", "down", "lm_head")
     functions = {name: driver.kernel(library, name) for name in names}
     for name, function in functions.items():
-        driver.allow_shared(function, 0 if name == "attention" else _SHARED_LIMIT_BYTES)
+        driver.allow_shared(function, _SHARED_LIMIT_BYTES if name == "down" else 0)
     return DecodeKernels(shape, format, tuning, functions)
 
 
@@ -204,12 +204,10 @@ class DecodeSession:
             "x_a": 4 * shape.hidden,
             "x_b": 4 * shape.hidden,
             "qkv": 4 * shape.qkv_rows,
-            "attention": 4 * shape.attention_width,
             "delta": 4 * shape.hidden,
             "act": 4 * shape.ffn,
             "partial": 4 * shape.q_heads * splits * _HEAD_DIM,
             "partial_ml": 8 * shape.q_heads * splits,
-            "arrived": 4 * shape.kv_heads,
             "best": 16,
             "state": 8,
             "history": 4 * self.capacity,
@@ -261,12 +259,12 @@ class DecodeSession:
         before = self._residual("x_b", index - 1, 3, layer.norms, "x_a") if index else self._embedded(layer.norms)
         self._gemv("qkv", first_early, layer.qkv, before, struct.pack("Q", b["qkv"]))
         self._attention(index)
-        pointers = struct.pack("Q", b["attention"]), struct.pack("Q", b["delta"])
-        self._gemv("o_proj", True, layer.o, *pointers, inner=shape.attention_width)
+        partial = struct.pack("QQi4x", b["partial"], b["partial_ml"], self.kernels.tuning.splits)
+        self._gemv("o_proj", True, layer.o, partial, struct.pack("Q", b["delta"]))
         between = self._residual("x_a", index, 1, layer.norms + 8 * shape.hidden, "x_b")
         self._gemv("gate_up", True, layer.gate_up, between, struct.pack("Q", b["act"]))
         pointers = struct.pack("Q", b["act"]), struct.pack("Q", b["delta"])
-        self._gemv("down", True, layer.down, *pointers, extra_shared=self._down_shared())
+        self._gemv("down", True, layer.down, *pointers, shared_bytes=self._down_shared())
 
     def _lm_head(self) -> None:
         shape, b = self.weights.shape, self.buffers
@@ -276,12 +274,8 @@ class DecodeSession:
         )
         self._gemv("lm_head", True, self.weights.embedding, residual, choice)
 
-    def _gemv(
-        self, name: str, early: bool, matrix: MatrixAddress, *arguments: bytes, inner: int = 0, extra_shared: int = 0
-    ) -> None:
-        """inner: columns of a tile (0: hidden)."""
+    def _gemv(self, name: str, early: bool, matrix: MatrixAddress, *arguments: bytes, shared_bytes: int = 0) -> None:
         tuning = self.kernels.tuning
-        tile = tile_bytes(self.kernels.format, inner or self.weights.shape.hidden)
         self.driver.launch(
             self.kernels.functions[name],
             (self.sms * tuning.blocks_per_sm, 1, 1),
@@ -289,7 +283,7 @@ class DecodeSession:
             self.stream,
             struct.pack("QQ", matrix.weights, matrix.scales),
             *arguments,
-            shared_bytes=tuning.block // 32 * tuning.stages * tile + extra_shared,
+            shared_bytes=shared_bytes,
             early=early and tuning.early,
         )
 
@@ -322,7 +316,7 @@ class DecodeSession:
         per_layer = shape.kv_heads * self.capacity * _HEAD_DIM * 2
         rope = self.weights.rope_global if shape.is_global(index) else self.weights.rope_local
         arguments = struct.pack(
-            "11Qiif4x",
+            "9Qiif4x",
             b["qkv"],
             layer.qk_norms,
             layer.qk_norms + 4 * _HEAD_DIM,
@@ -331,8 +325,6 @@ class DecodeSession:
             b["v"] + index * per_layer,
             b["partial"],
             b["partial_ml"],
-            b["arrived"],
-            b["attention"],
             b["state"] + 4,
             self.capacity,
             0 if shape.is_global(index) else shape.window,
@@ -343,7 +335,7 @@ class DecodeSession:
         self.driver.launch(function, grid, _ATTENTION_BLOCK, self.stream, arguments, early=tuning.early)
 
     def _down_shared(self) -> int:
-        """Dynamic shared memory of `down` beside its tiles: activations (as in kernels/decode.cu), then partial sums."""
+        """Dynamic shared memory of `down`: activations as kernels/decode.cu lays them out, then partial sums."""
         shape, tuning = self.weights.shape, self.kernels.tuning
         quantised = self.kernels.format in ("int8", "int4")
         rows = 2 if quantised else 1

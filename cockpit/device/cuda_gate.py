@@ -65,4 +65,7 @@ class DeviceGate(YieldGate):
 def open_gate(driver: BoundDriver, library: Any) -> DeviceGate:
     """Make a gate. library: the loaded kernels/lane.cu."""
     word, address = driver.host_word()
-    return DeviceGate(driver, driver.kernel(library, "gate"), word, address)
+    kernel = driver.kernel(library, "gate")
+    # A parked gate must not reshape its SM's shared memory: the urgent task's blocks would no longer fit there.
+    driver.allow_shared(kernel, 0)
+    return DeviceGate(driver, kernel, word, address)

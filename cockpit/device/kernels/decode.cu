@@ -2,19 +2,17 @@
 //
 // Compiled at run time (NVRTC) per model shape and weight format, so it includes nothing. Macros, all required:
 //   FORMAT 0 fp16, 1 int8 (one scale a row), 2 int4 (one fp16 scale per 32 weights), 3 bf16
-//   BLOCK  threads of a GEMV block (at least HIDDEN / 8);  RESIDENT  blocks an SM must be able to hold at once
-//   STAGES weight tiles a warp keeps in flight
+//   BLOCK  threads of a GEMV block (at least HIDDEN / 8);  REGISTERS  most registers a thread may
+//   have: a block must leave some, or the one warp that another task is parked with keeps it off that SM
 //   ATT_BATCH  positions a warp of the attention kernel has in flight
 //   HIDDEN FFN VOCAB Q_HEADS KV_HEADS: the model;  head_dim is 256
 //
-// Weights travel in tiles that one warp copies to shared memory, 16 bytes a lane: ROWS rows x K columns, contiguous, K =
-// HIDDEN or the attention width, then (int4) the tile's scales. A matrix whose rows are longer (FFN) is stored as tiles of
-// consecutive slices. In fp16 this is plain row-major order. Gate and up rows are interleaved. Activations are fp32
-// between kernels.
+// Weights travel in tiles that one warp reads with 16-byte loads: ROWS rows x K columns, contiguous, K = HIDDEN or the
+// attention width. A matrix whose rows are longer (FFN) is stored as tiles of consecutive slices. In fp16 this is plain
+// row-major order. Gate and up rows are interleaved. Activations are fp32 between kernels.
 //
-// Every kernel is launched with programmatic stream serialisation: it starts while its predecessor still runs, begins
-// to copy its first weight tiles (weights never change), and only then waits for the predecessor's results. Tiles live
-// in shared memory, not in registers, so that two kernels fit on an SM at once.
+// Every kernel is launched with programmatic stream serialisation: it starts while its predecessor still runs, loads
+// its first weight tile (weights never change), and only then waits for the predecessor's results.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -40,11 +38,6 @@ typedef unsigned long long u64;
 #define PER_LOAD 32
 #endif
 #define LOADS(K) (ROWS * (K) / PER_LOAD / 32)
-#if FORMAT == 2
-#define TILE_BYTES(K) (LOADS(K) * (512 + 64))
-#else
-#define TILE_BYTES(K) (LOADS(K) * 512)
-#endif
 
 // --- small pieces ---------------------------------------------------------------------------------------------------
 __device__ __forceinline__ void pdl_trigger() {
@@ -76,11 +69,18 @@ __device__ __forceinline__ u32 kv_pair(float lo, float hi) {
   asm("{.reg .b16 a, b; cvt.rn.f16.f32 a, %1; cvt.rn.f16.f32 b, %2; mov.b32 %0, {a, b};}" : "=r"(out) : "f"(lo), "f"(hi));
   return out;
 }
-__device__ __forceinline__ void copy16(u32 to, const char* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+__device__ __forceinline__ uint4 load_stream(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
+__device__ __forceinline__ float load_scale16(const u16* p) {
+  u16 v;
+  asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(v) : "l"(p));
+  return kv_float(v);
 }
 __device__ __forceinline__ void prefetch_line(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
   for (int o = 16; o > 0; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
@@ -152,65 +152,36 @@ __device__ __forceinline__ void read8(float (&v)[8], const float* p) {
   v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
-// --- weight tiles on their way ---------------------------------------------------------------------------------------
-// One warp's queue: STAGES slots of one tile. `at(q)` is the index of the warp's q-th tile in the matrix.
-template <int K, class At>
-struct Feed {
-  const char* weights;
-  char* slots;
-  int count, lane;
-  At at;
-
-  __device__ __forceinline__ void issue(int q) {
-    if (q < count) {
-      const char* from = weights + (long)at(q) * TILE_BYTES(K) + lane * 16;
-      u32 to = (u32)__cvta_generic_to_shared(slots + (q % STAGES) * TILE_BYTES(K)) + lane * 16;
-#pragma unroll
-      for (int i = 0; i < TILE_BYTES(K) / 512; ++i) copy16(to + i * 512, from + i * 512);
-      if (TILE_BYTES(K) % 512 && lane < TILE_BYTES(K) % 512 / 16)
-        copy16(to + TILE_BYTES(K) / 512 * 512, from + TILE_BYTES(K) / 512 * 512);
-    }
-    asm volatile("cp.async.commit_group;" ::: "memory");
-  }
-  __device__ __forceinline__ void begin() {
-#pragma unroll
-    for (int q = 0; q < STAGES; ++q) issue(q);
-  }
-  __device__ __forceinline__ const char* tile(int q) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
-    __syncwarp();
-    return slots + (q % STAGES) * TILE_BYTES(K);
-  }
-  // The q-th tile is used up: its slot takes the next one.
-  __device__ __forceinline__ void next(int q) {
-    __syncwarp();
-    issue(q + STAGES);
-  }
+// --- one weight tile ------------------------------------------------------------------------------------------------
+template <int N>
+struct Tile {
+  uint4 w[N];
+#if FORMAT == 2
+  float s[N];
+#endif
 };
-template <int K, class At>
-__device__ __forceinline__ Feed<K, At> feed(const char* weights, char* ring, int count, At at) {
-  const int warp = threadIdx.x >> 5;
-  return Feed<K, At>{weights, ring + warp * (STAGES * TILE_BYTES(K)), count, (int)threadIdx.x & 31, at};
+template <int N>
+__device__ __forceinline__ void load_tile(Tile<N>& t, const char* weights, const char* scales, long index, int lane) {
+  const uint4* p = (const uint4*)weights + index * (N * 32) + lane;
+#pragma unroll
+  for (int i = 0; i < N; ++i) t.w[i] = load_stream(p + i * 32);
+#if FORMAT == 2
+  const u16* s = (const u16*)scales + index * (N * 32) + lane;
+#pragma unroll
+  for (int i = 0; i < N; ++i) t.s[i] = load_scale16(s + i * 32);
+#endif
 }
-// Tiles of this warp when tile t goes to warp t / gridDim.x of block t % gridDim.x, round after round.
-struct Spread {
-  int first, step;
-  __device__ __forceinline__ Spread() : first((threadIdx.x >> 5) * gridDim.x + blockIdx.x), step(gridDim.x * WARPS) {}
-  __device__ __forceinline__ int count(int tiles) const { return first < tiles ? (tiles - first + step - 1) / step : 0; }
-};
 __device__ __forceinline__ int dot4(u32 a, u32 b, int c) {
   int d;
   asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
   return d;
 }
 // acc[r] += tile row r . activations [first column = at * 8]. TILE_K columns a row.
-template <int TILE_K, int K>
-__device__ __forceinline__ void dot_tile(float (&acc)[ROWS], const char* tile, const Activations<K>& a, int at, int lane) {
-  constexpr int N = LOADS(TILE_K);
+template <int N, int TILE_K, int K>
+__device__ __forceinline__ void dot_tile(float (&acc)[ROWS], const Tile<N>& t, const Activations<K>& a, int at, int lane) {
 #pragma unroll
   for (int i = 0; i < N; ++i) {
-    const uint4 word = ((const uint4*)tile)[i * 32 + lane];
-    const u32 w[4] = {word.x, word.y, word.z, word.w};
+    const u32 w[4] = {t.w[i].x, t.w[i].y, t.w[i].z, t.w[i].w};
 #if FORMAT == 0 || FORMAT == 3
     float4 x = a.lo[at + i * 32 + lane], y = a.hi[at + i * 32 + lane];
     float s = acc[0];
@@ -241,13 +212,17 @@ __device__ __forceinline__ void dot_tile(float (&acc)[ROWS], const char* tile, c
       d = dot4((w[j] >> 4) & 0x0f0f0f0fu, ys[j], d);
     }
     float2 scale = a.scale[block];
-    float v = kv_float(((const u16*)(tile + N * 512))[flat]) * fmaf((float)d, scale.x, -8.f * scale.y);  // nibbles are stored as weight + 8
+    float v = t.s[i] * fmaf((float)d, scale.x, -8.f * scale.y);  // nibbles are stored as weight + 8
     if ((i + 1) * 32 <= per_row) acc[0] += v;
     else if (i * 32 >= per_row) acc[1] += v;
     else if (row) acc[1] += v;
     else acc[0] += v;
 #endif
   }
+}
+__device__ __forceinline__ void reduce_rows(float (&acc)[ROWS]) {
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) acc[r] = warp_sum(acc[r]);
 }
 __device__ __forceinline__ float row_scale(const char* scales, long row) {
 #if FORMAT == 1
@@ -270,11 +245,10 @@ __device__ __forceinline__ void embedding8(float (&v)[8], const char* weights, c
 #pragma unroll
   for (int i = 0; i < 8; ++i) v[i] = s * (float)q[i];
 #else
-  const char* tile = weights + (row >> 1) * TILE_BYTES(HIDDEN);
-  int block = (row & 1) * (HIDDEN / 32) + (chunk >> 2);
+  long block = row * (HIDDEN / 32) + (chunk >> 2);
   int part = chunk & 3;
-  const u8* q = (const u8*)tile + block * 16 + (part & 1) * 8;
-  float s = kv_float(((const u16*)(tile + LOADS(HIDDEN) * 512))[block]);
+  const u8* q = (const u8*)weights + block * 16 + (part & 1) * 8;
+  float s = kv_float(((const u16*)scales)[block]);
 #pragma unroll
   for (int i = 0; i < 8; ++i) v[i] = s * (float)((int)((q[i] >> (4 * (part >> 1))) & 15) - 8);
 #endif
@@ -293,15 +267,18 @@ struct Residual {
   float embedding_scale;
   float eps;
 };
-__device__ __forceinline__ void prefetch_norms(const Residual& r) {
-  int at = threadIdx.x * 32;
-  if (at < HIDDEN) {
-    prefetch_line(r.w_pre + at);
-    if (r.w_post) prefetch_line(r.w_post + at);
+// The norms' weights do not depend on the predecessor either: loaded before the wait.
+struct Norms {
+  float post[8], pre[8];
+};
+__device__ __forceinline__ void load_norms(Norms& n, const Residual& r) {
+  if (threadIdx.x < HIDDEN / 8) {
+    read8(n.pre, r.w_pre + threadIdx.x * 8);
+    if (r.delta) read8(n.post, r.w_post + threadIdx.x * 8);
   }
 }
 // x = x_in + norm(delta) * w_post; shared memory gets norm(x) * w_pre.
-__device__ __forceinline__ void residual_norm(Activations<HIDDEN>& a, const Residual& r) {
+__device__ __forceinline__ void residual_norm(Activations<HIDDEN>& a, const Residual& r, const Norms& w) {
   const int t = threadIdx.x;
   const bool live = t < HIDDEN / 8;
   float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -313,10 +290,8 @@ __device__ __forceinline__ void residual_norm(Activations<HIDDEN>& a, const Resi
     for (int i = 0; i < 8; ++i) squares = fmaf(d[i], d[i], squares);
     float rms = rsqrtf(block_sum(squares, a.scratch[0]) / HIDDEN + r.eps);
     if (live) {
-      float w[8];
-      read8(w, r.w_post + t * 8);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = fmaf(d[i] * rms, w[i], x[i]);
+      for (int i = 0; i < 8; ++i) x[i] = fmaf(d[i] * rms, w.post[i], x[i]);
     }
   } else if (live) {
     embedding8(x, r.embedding, r.embedding_scales, *r.token, t);
@@ -333,10 +308,8 @@ __device__ __forceinline__ void residual_norm(Activations<HIDDEN>& a, const Resi
   }
   float n[8] = {0, 0, 0, 0, 0, 0, 0, 0};
   if (live) {
-    float w[8];
-    read8(w, r.w_pre + t * 8);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) n[i] = x[i] * rms * w[i];
+    for (int i = 0; i < 8; ++i) n[i] = x[i] * rms * w.pre[i];
   }
   put8(a, t, n, live);
   __syncthreads();
@@ -357,62 +330,99 @@ __device__ __forceinline__ void load_vector(Activations<K>& a, const float* x) {
 
 struct Matrix {
   const char* weights;
-  const char* scales;  // int8: fp32 per row
+  const char* scales;  // int8: fp32 per row; int4: fp16 per 32 weights, in tile order
 };
 
 // --- kernels --------------------------------------------------------------------------------------------------------
-// All GEMVs: any number of blocks; dynamic shared memory holds the warps' tile slots (WARPS x STAGES x TILE_BYTES).
-extern __shared__ __align__(16) char ring[];
-
-__device__ __forceinline__ void store_rows(float (&acc)[ROWS], int tile, const Matrix& m, float* out, int lane) {
-#pragma unroll
-  for (int r = 0; r < ROWS; ++r) acc[r] = warp_sum(acc[r]);
-  if (lane < ROWS) {
-    float v = acc[0];
-#if ROWS == 2
-    if (lane == 1) v = acc[1];
-#endif
-    int row = tile * ROWS + lane;
-    out[row] = v * row_scale(m.scales, row);
-  }
-}
-
-// out (QKV_ROWS) = W_qkv . norm(x).
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) qkv(Matrix m, Residual r, float* out) {
+// out (QKV_ROWS) = W_qkv . norm(x). Grid: any number of blocks.
+extern "C" __global__ void __maxnreg__(REGISTERS)
+qkv(Matrix m, Residual r, float* out) {
   __shared__ Activations<HIDDEN> a;
   pdl_trigger();
-  const int lane = threadIdx.x & 31;
-  const Spread spread;
-  auto tiles = feed<HIDDEN>(m.weights, ring, spread.count(QKV_ROWS / ROWS),
-                            [=](int q) { return spread.first + q * spread.step; });
-  tiles.begin();
-  prefetch_norms(r);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int step = gridDim.x * WARPS, tiles = QKV_ROWS / ROWS;
+  int t = warp * gridDim.x + blockIdx.x;
+  Tile<LOADS(HIDDEN)> tile;
+  if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
+  Norms norms;
+  load_norms(norms, r);
   pdl_wait();
-  residual_norm(a, r);
-  for (int q = 0; q < tiles.count; ++q) {
+  residual_norm(a, r, norms);
+  while (t < tiles) {
     float acc[ROWS] = {};
-    dot_tile<HIDDEN, HIDDEN>(acc, tiles.tile(q), a, 0, lane);
-    tiles.next(q);
-    store_rows(acc, tiles.at(q), m, out, lane);
+    dot_tile<LOADS(HIDDEN), HIDDEN, HIDDEN>(acc, tile, a, 0, lane);
+    int done = t;
+    t += step;
+    if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
+    reduce_rows(acc);
+    if (lane < ROWS) {
+      float v = acc[0];
+#if ROWS == 2
+      if (lane == 1) v = acc[1];
+#endif
+      int row = done * ROWS + lane;
+      out[row] = v * row_scale(m.scales, row);
+    }
   }
 }
 
+// What the splits of the attention kernel left, merged: chunk t of 8 values of the attention output.
+struct Partial {
+  const float* values;  // (Q_HEADS, splits, 256), each split's own softmax average
+  const float2* ml;     // (Q_HEADS, splits) maximum (log2) and sum of its exponentials
+  int splits;
+};
+__device__ __forceinline__ void merged8(float (&v)[8], const Partial& p, int t) {
+  const int head = t / (HEAD_DIM / 8);
+  const float2* ml = p.ml + head * p.splits;
+  const float* from = p.values + (long)head * p.splits * HEAD_DIM + (t % (HEAD_DIM / 8)) * 8;
+  float top = -1e30f, total = 0.f;
+#pragma unroll 8
+  for (int s = 0; s < p.splits; ++s) top = fmaxf(top, ml[s].x);
+#pragma unroll 4
+  for (int s = 0; s < p.splits; ++s) {
+    float2 part = ml[s];
+    float share = part.y > 0.f ? exp2f(part.x - top) * part.y : 0.f;
+    float one[8];
+    read8(one, from + s * HEAD_DIM);
+    total += share;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) v[i] = fmaf(share, one[i], v[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] /= total;
+}
 // out (HIDDEN) = W_o . attention.
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) o_proj(Matrix m, const float* attention, float* out) {
+extern "C" __global__ void __maxnreg__(REGISTERS)
+o_proj(Matrix m, Partial p, float* out) {
   __shared__ Activations<ATT_WIDTH> a;
   pdl_trigger();
-  const int lane = threadIdx.x & 31;
-  const Spread spread;
-  auto tiles = feed<ATT_WIDTH>(m.weights, ring, spread.count(HIDDEN / ROWS),
-                               [=](int q) { return spread.first + q * spread.step; });
-  tiles.begin();
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int step = gridDim.x * WARPS, tiles = HIDDEN / ROWS;
+  int t = warp * gridDim.x + blockIdx.x;
+  Tile<LOADS(ATT_WIDTH)> tile;
+  if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
   pdl_wait();
-  load_vector(a, attention);
-  for (int q = 0; q < tiles.count; ++q) {
+  static_assert(ATT_WIDTH / 8 <= BLOCK, "one thread per chunk");
+  float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+  if (threadIdx.x < ATT_WIDTH / 8) merged8(v, p, threadIdx.x);
+  put8(a, threadIdx.x, v, threadIdx.x < ATT_WIDTH / 8);
+  __syncthreads();
+  while (t < tiles) {
     float acc[ROWS] = {};
-    dot_tile<ATT_WIDTH, ATT_WIDTH>(acc, tiles.tile(q), a, 0, lane);
-    tiles.next(q);
-    store_rows(acc, tiles.at(q), m, out, lane);
+    dot_tile<LOADS(ATT_WIDTH), ATT_WIDTH, ATT_WIDTH>(acc, tile, a, 0, lane);
+    int done = t;
+    t += step;
+    if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
+    reduce_rows(acc);
+    if (lane < ROWS) {
+      float v = acc[0];
+#if ROWS == 2
+      if (lane == 1) v = acc[1];
+#endif
+      int row = done * ROWS + lane;
+      out[row] = v * row_scale(m.scales, row);
+    }
   }
 }
 
@@ -420,69 +430,72 @@ __device__ __forceinline__ float gelu_tanh(float x) {
   return 0.5f * x * (1.f + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 // out (FFN) = gelu(W_gate . h) * (W_up . h), h = norm(x); rows of gate and up alternate.
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) gate_up(Matrix m, Residual r, float* out) {
+extern "C" __global__ void __maxnreg__(REGISTERS)
+gate_up(Matrix m, Residual r, float* out) {
   __shared__ Activations<HIDDEN> a;
   pdl_trigger();
-  const int lane = threadIdx.x & 31;
-  constexpr int per_task = 2 / ROWS;
-  const Spread spread;
-  const int tasks = spread.count(FFN);
-  auto tiles = feed<HIDDEN>(m.weights, ring, tasks * per_task, [=](int q) {
-    return (spread.first + q / per_task * spread.step) * per_task + q % per_task;
-  });
-  tiles.begin();
-  prefetch_norms(r);
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int step = gridDim.x * WARPS;
+  constexpr int N = LOADS(HIDDEN), per_task = 2 / ROWS;
+  int t = warp * gridDim.x + blockIdx.x;
+  Tile<N> tile;
+  if (t < FFN) load_tile(tile, m.weights, m.scales, (long)t * per_task, lane);
+  Norms norms;
+  load_norms(norms, r);
   pdl_wait();
-  residual_norm(a, r);
-  for (int task = 0; task < tasks; ++task) {
-    float acc[2] = {};
-#if ROWS == 2
-    dot_tile<HIDDEN, HIDDEN>(acc, tiles.tile(task), a, 0, lane);
-    tiles.next(task);
+  residual_norm(a, r, norms);
+  while (t < FFN) {
+    float gate, up;
+    float acc[ROWS] = {};
+    dot_tile<N, HIDDEN, HIDDEN>(acc, tile, a, 0, lane);
+    int done = t;
+    t += step;
+#if ROWS == 1
+    load_tile(tile, m.weights, m.scales, (long)done * 2 + 1, lane);
+    float second[ROWS] = {};
+    dot_tile<N, HIDDEN, HIDDEN>(second, tile, a, 0, lane);
+    if (t < FFN) load_tile(tile, m.weights, m.scales, (long)t * 2, lane);
+    gate = warp_sum(acc[0]);
+    up = warp_sum(second[0]);
 #else
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      float one[ROWS] = {};
-      dot_tile<HIDDEN, HIDDEN>(one, tiles.tile(task * 2 + part), a, 0, lane);
-      tiles.next(task * 2 + part);
-      acc[part] = one[0];
-    }
+    if (t < FFN) load_tile(tile, m.weights, m.scales, t, lane);
+    gate = warp_sum(acc[0]);
+    up = warp_sum(acc[ROWS - 1]);
 #endif
-    float gate = warp_sum(acc[0]), up = warp_sum(acc[1]);
     if (lane == 0) {
-      int row = spread.first + task * spread.step;
-      gate *= row_scale(m.scales, 2 * row), up *= row_scale(m.scales, 2 * row + 1);
-      out[row] = gelu_tanh(gate) * up;
+      gate *= row_scale(m.scales, 2 * done), up *= row_scale(m.scales, 2 * done + 1);
+      out[done] = gelu_tanh(gate) * up;
     }
   }
 }
 
-// out (HIDDEN) = W_down . act. A block owns whole rows; its warps take their slices in turn. Dynamic shared memory: the
-// tile slots, then the activations, then partial sums (slices of this block x ROWS).
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) down(Matrix m, const float* act, float* out) {
-  Activations<FFN>& a = *(Activations<FFN>*)(ring + WARPS * STAGES * TILE_BYTES(HIDDEN));
-  float* part = (float*)((char*)&a + sizeof(Activations<FFN>));
+// out (HIDDEN) = W_down . act. Dynamic shared memory: activations, then partial sums (tasks of this block x ROWS).
+extern "C" __global__ void __maxnreg__(REGISTERS)
+down(Matrix m, const float* act, float* out) {
+  extern __shared__ __align__(16) char shared[];
+  Activations<FFN>& a = *(Activations<FFN>*)shared;
+  float* part = (float*)(shared + sizeof(Activations<FFN>));
   pdl_trigger();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  constexpr int groups = HIDDEN / ROWS;
+  constexpr int N = LOADS(HIDDEN), groups = HIDDEN / ROWS;
   const int mine = (groups - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
-  const int slices = mine * FFN_SLICES;
-  auto tiles = feed<HIDDEN>(m.weights, ring, warp < slices ? (slices - warp + WARPS - 1) / WARPS : 0, [=](int q) {
-    int j = warp + q * WARPS;
-    return (int)(blockIdx.x + gridDim.x * (j / FFN_SLICES)) * FFN_SLICES + j % FFN_SLICES;
-  });
-  tiles.begin();
+  const int tasks = mine * FFN_SLICES;
+  int j = warp;
+  Tile<N> tile;
+#define DOWN_TILE(j) ((long)(blockIdx.x + gridDim.x * ((j) / FFN_SLICES)) * FFN_SLICES + (j) % FFN_SLICES)
+  if (j < tasks) load_tile(tile, m.weights, m.scales, DOWN_TILE(j), lane);
   pdl_wait();
   load_vector(a, act);
-  for (int q = 0; q < tiles.count; ++q) {
-    const int j = warp + q * WARPS;
+  while (j < tasks) {
     float acc[ROWS] = {};
-    dot_tile<HIDDEN, FFN>(acc, tiles.tile(q), a, (j % FFN_SLICES) * (HIDDEN / 8), lane);
-    tiles.next(q);
+    dot_tile<N, HIDDEN, FFN>(acc, tile, a, (j % FFN_SLICES) * (HIDDEN / 8), lane);
+    int done = j;
+    j += WARPS;
+    if (j < tasks) load_tile(tile, m.weights, m.scales, DOWN_TILE(j), lane);
+    reduce_rows(acc);
+    if (lane == 0) {
 #pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-      float v = warp_sum(acc[i]);
-      if (lane == 0) part[j * ROWS + i] = v;
+      for (int r = 0; r < ROWS; ++r) part[done * ROWS + r] = acc[r];
     }
   }
   __syncthreads();
@@ -505,27 +518,32 @@ struct Choice {
   int* history;    // (max positions) history[position] = chosen token
   float* logits;   // (VOCAB) or null
 };
-extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) lm_head(Matrix m, Residual r, Choice c) {
+extern "C" __global__ void __maxnreg__(REGISTERS)
+lm_head(Matrix m, Residual r, Choice c) {
   __shared__ Activations<HIDDEN> a;
   __shared__ u64 best_of[WARPS];
   pdl_trigger();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  const Spread spread;
-  auto tiles = feed<HIDDEN>(m.weights, ring, spread.count(VOCAB / ROWS),
-                            [=](int q) { return spread.first + q * spread.step; });
-  tiles.begin();
-  prefetch_norms(r);
+  const int step = gridDim.x * WARPS, tiles = VOCAB / ROWS;
+  int t = warp * gridDim.x + blockIdx.x;
+  Tile<LOADS(HIDDEN)> tile;
+  if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
+  Norms norms;
+  load_norms(norms, r);
   pdl_wait();
-  residual_norm(a, r);
+  residual_norm(a, r, norms);
   u64 best = 0;
-  for (int q = 0; q < tiles.count; ++q) {
+  while (t < tiles) {
     float acc[ROWS] = {};
-    dot_tile<HIDDEN, HIDDEN>(acc, tiles.tile(q), a, 0, lane);
-    tiles.next(q);
+    dot_tile<LOADS(HIDDEN), HIDDEN, HIDDEN>(acc, tile, a, 0, lane);
+    int done = t;
+    t += step;
+    if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
+    reduce_rows(acc);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
-      int row = tiles.at(q) * ROWS + i;
-      float v = warp_sum(acc[i]) * row_scale(m.scales, row);
+      int row = done * ROWS + i;
+      float v = acc[i] * row_scale(m.scales, row);
       if (c.logits && lane == 0) c.logits[row] = v;
       u32 bits = __float_as_uint(v);
       bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -553,7 +571,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, RESIDENT) lm_head(Matrix m, 
 }
 
 // q/k norm, RoPE, KV append and split-KV attention. Grid (splits, KV_HEADS), 256 threads. K and V: fp16
-// (KV_HEADS, capacity, 256). The last split of a head to finish merges the head's partial results.
+// (KV_HEADS, capacity, 256). The next kernel merges the splits: no block waits for another here.
 struct Attention {
   const float* qkv;      // (QKV_ROWS) of this step
   const float* q_norm;   // (256) 1 + weight
@@ -562,20 +580,27 @@ struct Attention {
   u16* k;
   u16* v;
   float* partial;        // (Q_HEADS, splits, 256)
-  float2* partial_ml;    // (Q_HEADS, splits) running maximum (log2), sum
-  u32* arrived;          // (KV_HEADS), 0 between steps
-  float* out;            // (ATT_WIDTH)
+  float2* partial_ml;    // (Q_HEADS, splits)
   const int* position;
   int capacity;
   int window;            // 0: all positions
   float eps;
 };
 #define ATT_WARPS 8
+// Positions base .. base + ATT_BATCH (the last of the split repeated beyond its end), 8 values a lane.
+__device__ __forceinline__ void load_batch(uint4 (&kk)[ATT_BATCH], uint4 (&vv)[ATT_BATCH], const u16* keys,
+                                           const u16* values, int base, int hi, int lane) {
+#pragma unroll
+  for (int i = 0; i < ATT_BATCH; ++i) {
+    long at = (long)min(base + i, hi - 1) * HEAD_DIM;
+    kk[i] = __ldcg((const uint4*)(keys + at) + lane);
+    vv[i] = __ldcg((const uint4*)(values + at) + lane);
+  }
+}
 extern "C" __global__ void __launch_bounds__(256, 2) attention(Attention p) {
   __shared__ float q[GROUP][HEAD_DIM];
   __shared__ float acc_of[ATT_WARPS][GROUP][HEAD_DIM];
   __shared__ float2 ml_of[ATT_WARPS][GROUP];
-  __shared__ bool last;
   pdl_trigger();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, split = blockIdx.x, splits = gridDim.x, head = blockIdx.y;
   const int now = *p.position;  // moved on by the last kernel of the step before: fixed during this graph
@@ -584,28 +609,37 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention(Attention p) {
   const int lo = start + split * per, hi = min(lo + per, now + 1);
   u16* keys = p.k + (long)head * p.capacity * HEAD_DIM;
   u16* values = p.v + (long)head * p.capacity * HEAD_DIM;
-  for (int i = threadIdx.x; i < (hi - lo) * 4; i += 256) {
+  for (int i = threadIdx.x + 4 * ATT_WARPS * ATT_BATCH; i < (hi - lo) * 4; i += 256) {
     prefetch_line(keys + (long)lo * HEAD_DIM + i * 64);
     prefetch_line(values + (long)lo * HEAD_DIM + i * 64);
   }
+  // Earlier positions, the norm's weights and the rotation do not depend on the predecessor: loaded before the wait.
+  uint4 kk[ATT_BATCH], vv[ATT_BATCH];
+  int base = lo + warp * ATT_BATCH;
+  if (base < hi) load_batch(kk, vv, keys, values, base, hi, lane);
+  const bool newest = lo <= now && now < hi, is_key = warp == GROUP;
+  const bool rotates = warp < GROUP || (newest && is_key);  // one warp per query head, one for the new key
+  float4 wa, wb, rope_a, rope_b;
+  if (rotates) {
+    const float4* w = (const float4*)(is_key ? p.k_norm : p.q_norm);
+    const float4* rope = (const float4*)(p.rope + (long)now * (HEAD_DIM / 2));
+    wa = w[lane], wb = w[lane + 32];
+    rope_a = rope[lane * 2], rope_b = rope[lane * 2 + 1];
+  }
   pdl_wait();
-  const bool newest = lo <= now && now < hi;
-  if (warp < GROUP || (newest && warp == GROUP)) {  // one warp per query head, one for the new key
-    const bool is_key = warp == GROUP;
+  if (rotates) {
     const float* x = p.qkv + (is_key ? ATT_WIDTH + head * HEAD_DIM : (head * GROUP + warp) * HEAD_DIM);
-    const float* w = is_key ? p.k_norm : p.q_norm;
     float4 a = ((const float4*)x)[lane], b = ((const float4*)x)[lane + 32];
     float squares = a.x * a.x + a.y * a.y + a.z * a.z + a.w * a.w + b.x * b.x + b.y * b.y + b.z * b.z + b.w * b.w;
     float rms = rsqrtf(warp_sum(squares) / HEAD_DIM + p.eps);
-    float4 wa = ((const float4*)w)[lane], wb = ((const float4*)w)[lane + 32];
     float first[4] = {a.x * rms * wa.x, a.y * rms * wa.y, a.z * rms * wa.z, a.w * rms * wa.w};
     float second[4] = {b.x * rms * wb.x, b.y * rms * wb.y, b.z * rms * wb.z, b.w * rms * wb.w};
+    const float cosine[4] = {rope_a.x, rope_a.z, rope_b.x, rope_b.z}, sine[4] = {rope_a.y, rope_a.w, rope_b.y, rope_b.w};
     float ra[4], rb[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float2 cs = p.rope[(long)now * (HEAD_DIM / 2) + lane * 4 + i];
-      ra[i] = first[i] * cs.x - second[i] * cs.y;
-      rb[i] = second[i] * cs.x + first[i] * cs.y;
+      ra[i] = first[i] * cosine[i] - second[i] * sine[i];
+      rb[i] = second[i] * cosine[i] + first[i] * sine[i];
     }
     if (is_key) {
       u16* to = keys + (long)now * HEAD_DIM;
@@ -631,14 +665,9 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention(Attention p) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) acc[g][i] = 0.f;
   }
-  for (int base = lo + warp * ATT_BATCH; base < hi; base += ATT_WARPS * ATT_BATCH) {
-    uint4 kk[ATT_BATCH], vv[ATT_BATCH];
-#pragma unroll
-    for (int i = 0; i < ATT_BATCH; ++i) {
-      int at = min(base + i, hi - 1);
-      kk[i] = ((const uint4*)(keys + (long)at * HEAD_DIM))[lane];
-      vv[i] = ((const uint4*)(values + (long)at * HEAD_DIM))[lane];
-    }
+  // The batch that ends with the newest position was read before that was written.
+  if (newest && base < hi && base + ATT_BATCH >= hi) load_batch(kk, vv, keys, values, base, hi, lane);
+  while (base < hi) {
 #pragma unroll
     for (int g = 0; g < GROUP; ++g) {
       float s[ATT_BATCH];
@@ -674,6 +703,8 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention(Attention p) {
         }
       }
     }
+    base += ATT_WARPS * ATT_BATCH;
+    if (base < hi) load_batch(kk, vv, keys, values, base, hi, lane);
   }
 #pragma unroll
   for (int g = 0; g < GROUP; ++g) {
@@ -695,28 +726,7 @@ extern "C" __global__ void __launch_bounds__(256, 2) attention(Attention p) {
       v = fmaf(e, acc_of[w][g][dim], v);
     }
     int slot = (head * GROUP + g) * splits + split;
-    p.partial[(long)slot * HEAD_DIM + dim] = v;
+    p.partial[(long)slot * HEAD_DIM + dim] = sum > 0.f ? v / sum : 0.f;
     if (dim == 0) p.partial_ml[slot] = make_float2(top, sum);
   }
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) last = atomicAdd(&p.arrived[head], 1u) == (u32)splits - 1;
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
-#pragma unroll
-  for (int g = 0; g < GROUP; ++g) {
-    const int first = (head * GROUP + g) * splits;
-    float top = -1e30f, sum = 0.f, v = 0.f;
-    for (int s = 0; s < splits; ++s) top = fmaxf(top, __ldcg(&p.partial_ml[first + s]).x);
-#pragma unroll 8
-    for (int s = 0; s < splits; ++s) {
-      float2 ml = __ldcg(&p.partial_ml[first + s]);
-      float e = ml.y > 0.f ? exp2f(ml.x - top) : 0.f;
-      sum = fmaf(e, ml.y, sum);
-      v = fmaf(e, __ldcg(&p.partial[(long)(first + s) * HEAD_DIM + dim]), v);
-    }
-    p.out[(head * GROUP + g) * HEAD_DIM + dim] = v / sum;
-  }
-  if (threadIdx.x == 0) p.arrived[head] = 0;
 }
