@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pipeline.frames import Language
+from pipeline.parse_compose import compose
 from pipeline.parse_numbers import Number, find_numbers
 from pipeline.vehicle.lexicon import Lexicon, Match
 from pipeline.vehicle.phonetics import Token, is_cjk, simple_form, tokens_of
@@ -83,7 +84,10 @@ def evidence_of(text: str, lexicon: Lexicon, language: Language) -> Evidence:
     words = [token.text for token in tokens]
     found = lexicon.find(tokens)
     numbers = tuple(number for number in find_numbers(words) if not any(_swallows(match, number) for match in found))
-    matches = tuple(match for match in found if not any(_crosses(match, number) for number in numbers))
+    spans = [(token.start, token.end) for token in tokens]
+    plain = simple_form(text).lower().replace("’", "'")
+    alone = [match for match in found if not any(_crosses(match, number) for number in numbers)]
+    matches = tuple(compose(plain, alone, numbers, spans))
     tags = frozenset(tag for match in matches for tag in match.tags)
     return Evidence(text, tokens, matches, numbers, language, text.rstrip().endswith(("?", "？")), tags)
 
@@ -99,14 +103,15 @@ def _swallows(match: Match, number: Number) -> bool:
     return inside and match.end - match.start > number.end - number.start
 
 
-def pieces(text: str) -> Iterator[str]:
+def pieces(text: str, lexicon: Lexicon) -> Iterator[str]:
     """The text cut at pauses and at words that join commands; each piece without the joining word, in order."""
     tokens = tokens_of(text)
+    whole = _unbroken(tokens, lexicon)
     cut_at: list[tuple[int, int]] = []
     i = 0
     while i < len(tokens):
         width = _splitter_at(tokens, i)
-        if width:
+        if width and not any(low < i + width and i < high for low, high in whole):
             cut_at.append((tokens[i].start, tokens[i + width - 1].end))
             i += width
         else:
@@ -121,6 +126,14 @@ def pieces(text: str) -> Iterator[str]:
             yield text[start : high if text[low:high] in ("?", "？") else low]
             start = high
     yield text[start:]
+
+
+def _unbroken(tokens: list[Token], lexicon: Lexicon) -> list[tuple[int, int]]:
+    """Token ranges that no joining word cuts: numbers ("nineteen and a half") and names ("和平饭店")."""
+    numbers = [(number.start, number.end) for number in find_numbers([token.text for token in tokens])]
+    named = ("place", "kind", "device", "music", "command")
+    found = [match for match in lexicon.find(tokens) if any(match.has(group) for group in named)]
+    return numbers + [(match.start, match.end) for match in found if match.cost == 0.0]
 
 
 def _splitter_at(tokens: list[Token], i: int) -> int:

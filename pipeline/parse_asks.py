@@ -39,7 +39,7 @@ _QUESTION_PHRASES = (
 )
 _ENGLISH_QUESTION = re.compile(_LEAD + _any(_QUESTION_WORDS, _QUESTION_PHRASES) + r"\b")
 _CHINESE_QUESTION = re.compile(
-    r"吗|多少|几[点度号挡档格]|什么|怎么|怎样|哪|是不是|有没有|多[远久快大高长冷热重]|为什么|告诉我|查一下|查看"
+    r"吗|多少|几[点度号挡档格公千分]|什么|怎么|怎样|哪|是不是|有没有|多[远久快大高长冷热重]|为什么|告诉我|查一下|查看"
     r"|看一下|查询|如何|是否|请问|谁|远不远|冷不冷|热不热|[开关]没[开关]"
 )
 _CHINESE_REQUEST = re.compile(r"(?:能不能|可不可以|可以|能|好)[^，。]*(?:吗|么|不)?[？?]?$")
@@ -62,8 +62,10 @@ _EXPLAIN_CHINESE = re.compile(
 )
 _DISTANCE = re.compile(
     r"how far|far to|far is|far away|is it far|how long (?:to|does|will|is|would)|distance to|how close"
-    r"|how many (?:kilometers|miles) (?:to|is)|where is|where's|where are|where can"
-    r"|多远|多久|远吗|远不远|多少公里|距离|多长时间|在哪|有没有|哪里有|哪有|哪儿有"
+    r"|how (?:much )?(?:further|farther|longer)"
+    r"|how many (?:more )?(?:kilometers|kilometres|miles|minutes|hours)"
+    r"|where is|where's|where are|where can"
+    r"|多远|多久|远吗|远不远|(?:多少|几)(?:公里|千米|里|分钟|个小时|小时)|多少路|距离|多长时间|在哪|有没有|哪里有|哪有|哪儿有"
 )
 _TAG_TO_ITEM = {
     "speed": "speed",
@@ -104,7 +106,8 @@ _DEVICE_TO_ITEM = {
 
 _TOLD = re.compile(
     r"\b(?:yesterday|last (?:night|week|month|year|summer|winter)|was|were|years ago|used to"
-    r"|i (?:love|hate|bought|closed|opened)|my (?:friend|brother|sister|house|wife|husband|boss))\b"
+    r"|i (?:love|hate|bought|closed|opened)"
+    r"|my (?:friend|brother|sister|house|wife|husband|boss)(?!.{0,20}(?:would like|wants|needs|'d like|is |prefers)))\b"
     r"|昨天|昨晚|上次|去年|以前|我喜欢|我讨厌|我家的|他们|(?<!其)[他她]"
 )
 """Something told about another time, person or place: talk, not a wish."""
@@ -205,6 +208,8 @@ def _item(evidence: Evidence, asks: bool, explain: bool) -> str | None:
     if "door" in devices and evidence.has("verb.lock", "verb.unlock"):
         return "locks"
     if devices[0] == "temperature":
+        if re.search(r"\boutside\b|\boutdoors?\b|外面|室外|车外|户外", text):
+            return "outside_temperature"
         if evidence.of("zone") or re.search(r"\bset\b|设|调", text):
             return "set_temperature"
         return "inside_temperature"

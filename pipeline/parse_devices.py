@@ -343,6 +343,8 @@ def device_calls(evidence: Evidence, is_question: bool) -> list[Candidate]:
     if "temperature" in heard and "seat" in heard:
         heard = {"seat"}
     amount = amount_of(evidence)
+    if "seat" in heard and amount.unit in ("celsius", "fahrenheit"):
+        heard = {"temperature"}
     for name, rule in DEVICES:
         if name in heard:
             calls = rule(evidence, amount)

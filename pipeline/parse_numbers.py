@@ -56,6 +56,9 @@ _DIGITS = {
 _SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10000}
 NUMBER_WORDS = frozenset(_UNITS) | frozenset(_TENS) | {"hundred", "thousand", "point", "minus"}
 _NOT_A_NUMBER_AFTER_ONE = frozenset("点些下首个半会起定样直条曲段共只股键格路边则次")
+_COUNTED = frozenset("边扇侧排位人首种张条位")
+"""After a numeral these count things; the numeral is no amount: 两边的窗."""
+_MEASURES = tuple([word] for word in "度档挡级格")
 _MINUS = {"minus", "negative", "负"}
 
 
@@ -174,6 +177,10 @@ def _chinese_at(words: Sequence[str], i: int) -> tuple[float, int, bool] | None:
         if not digit_follows or words[at + 1] == "一":
             return None
     if len(run) == 1 and run[0] in ("百", "千", "万"):
+        return None
+    if len(run) == 1 and (
+        following in _COUNTED or (following == "个" and list(words[at + 1 : at + 2]) not in _MEASURES)
+    ):
         return None
     value = _chinese_value(run)
     open_ended = len(run) == 1 or run[-1] == "十"

@@ -4,6 +4,8 @@ chooses.
 
 from __future__ import annotations
 
+import re
+
 from pipeline.frames import ToolCall
 from pipeline.parse import Evidence
 from pipeline.parse_amount import amount_of
@@ -18,7 +20,7 @@ from pipeline.parse_devices import (
     temperature_calls,
 )
 from pipeline.parse_feelings import feeling_calls
-from pipeline.parse_targets import media_call, navigation_call
+from pipeline.parse_targets import media_call, navigation_call, trip_there
 from pipeline.vehicle.lexicon import Lexicon
 
 THINGS = frozenset(("engine", "the engine", "motor", "发动机", "引擎", "马达", "airbag", "安全气囊"))
@@ -56,7 +58,7 @@ def candidates_of(
         return only(forbidden)
     if _declined(evidence):
         return only(refusal("declined", evidence.text.strip()))
-    navigation = navigation_call(evidence)
+    navigation = trip_there(evidence, last_call) or navigation_call(evidence)
     if navigation is not None:
         return only(navigation)
     unsupported = evidence.names("unsupported")
@@ -70,6 +72,8 @@ def candidates_of(
         return device
     if question.is_question:
         return []
+    if last_call is not None and last_call.name in HEATED and evidence.has("verb.warmer") and _about_it(evidence):
+        return dict(DEVICES)[_DEVICE_OF_TOOL[last_call.name]](evidence, amount_of(evidence))
     feeling = feeling_calls(evidence)
     if feeling:
         return feeling
@@ -109,7 +113,9 @@ def _forbidden(evidence: Evidence) -> ToolCall | None:
         if on_the_way and name not in ("gear", "parking_brake", "engine", "assistance"):
             continue
         return refusal("forbidden", name)
-    comfort = evidence.has("feel.cold", "feel.cold_seat", "verb.warmer", "verb.cooler", "device.temperature")
+    comfort = evidence.has(
+        "unit.celsius", "feel.cold", "feel.cold_seat", "verb.warmer", "verb.cooler", "device.temperature"
+    )
     if evidence.has("device.seat") and not comfort and evidence.names("verb"):
         return refusal("forbidden", "seat_position")
     if (
@@ -127,10 +133,11 @@ def _declined(evidence: Evidence) -> bool:
     if not negations or evidence.of("option"):
         return False
     after = [match for match in evidence.of("verb") if match.start >= negations[0].end]
-    return bool(after) and bool(evidence.of("device"))
+    object_said = any(evidence.of(group) for group in ("device", "place", "kind", "music"))
+    return bool(after) and object_said
 
 
-ADJUSTABLE = ("set_temperature", "set_fan", "set_volume", "set_seat_heating", "set_brightness", "set_window")
+HEATED = ("set_steering_wheel_heating", "set_seat_heating")
 
 
 def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[Candidate]:
@@ -148,7 +155,7 @@ def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[Candida
     if (
         amount.value is not None
         and amount.unit in ("celsius", "fahrenheit", "kelvin")
-        and (evidence.names("verb") or _bare_number(evidence))
+        and (evidence.names("verb") or evidence.of("zone") or _WISH.search(evidence.text) or _bare_number(evidence))
     ):
         return temperature_calls(evidence, amount)
     named = _device_for(last_call) if last_call and _about_it(evidence) else None
@@ -167,9 +174,11 @@ def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[Candida
     return []
 
 
+_WISH = re.compile(r"\b(?:have|like|want|need|prefer|fancy|love)\b|想|要|希望|喜欢", re.IGNORECASE)
 _PRONOUNS = frozenset(
-    "it that this them again more now a bit little too the back way to by all up down on off".split()  # noqa: SIM905
-) | frozenset("它这个些点的了一吧再还要给我")
+    "it that this them again more now a bit little too the back way to by all up down on off actually "
+    "rather instead sorry mean meant i no wait oh one please".split()  # noqa: SIM905
+) | frozenset("它这个些点的了一吧再还要给我不对是哦算应该其实那")
 
 
 def _about_it(evidence: Evidence) -> bool:

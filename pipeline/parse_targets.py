@@ -129,6 +129,21 @@ def navigation_call(evidence: Evidence) -> ToolCall | None:
     return None
 
 
+_THERE = re.compile(r"\bthere\b|过去|那里|那儿|那边|这里|这儿")
+
+
+def trip_there(evidence: Evidence, last_call: ToolCall | None) -> ToolCall | None:
+    """ "Take me there": to the place just asked about."""
+    if last_call is None or last_call.name not in ("ask_distance", "navigate_to"):
+        return None
+    if evidence.of("place") or evidence.of("kind") or evidence.of("device"):
+        return None
+    goes = evidence.has("verb.go") or re.search(r"[带送领]我|去那|过去", evidence.text)
+    if not goes or not _THERE.search(evidence.text.lower()):
+        return None
+    return ToolCall("navigate_to", {"place": last_call.arguments["place"], "avoid": options_of(evidence)})
+
+
 def _said(evidence: Evidence, match: Match) -> str:
     words = evidence.words[match.start : match.end]
     return "".join(words) if any("㐀" <= w[0] <= "鿿" for w in words) else " ".join(words)
@@ -164,6 +179,9 @@ def _unknown_trip(evidence: Evidence, go: Match, avoid: list[str]) -> ToolCall |
     return ToolCall("navigate_to", {"place": rest[:80], "avoid": avoid})
 
 
+_PAUSE = re.compile(r"\bpause\b|暂停", re.IGNORECASE)
+
+
 # --- media ---------------------------------------------------------------------------------------------------------
 def media_call(evidence: Evidence, lexicon: Lexicon | None = None) -> ToolCall | None:
     """What to play, or what the player is to do."""
@@ -173,6 +191,8 @@ def media_call(evidence: Evidence, lexicon: Lexicon | None = None) -> ToolCall |
     source = evidence.names("source")
     plays = [match for match in evidence.of("verb") if "verb.play" in match.tags]
     stops = evidence.has("verb.stop")
+    if _PAUSE.search(evidence.text) and not _other_device(evidence) and not evidence.has("device.nav"):
+        return ToolCall("control_media", {"action": "stop"})
     if (
         stops
         and not _other_device(evidence)

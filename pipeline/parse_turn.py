@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pipeline.frames import Language, ToolCall
 from pipeline.parse import Evidence, evidence_of, pieces
 from pipeline.parse_amount import amount_of
+from pipeline.parse_asks import asked
 from pipeline.parse_candidates import Candidate
 from pipeline.parse_rules import candidates_of
 from pipeline.vehicle.lexicon import Lexicon, Match
@@ -66,11 +67,16 @@ class _Piece:
 def interpret(text: str, lexicon: Lexicon, language: Language, last_call: ToolCall | None = None) -> list[Clause]:
     """The turn's wishes in order; empty when the words support no tool (then it is talk)."""
     parts: list[_Piece] = []
-    for part in (half for whole in pieces(text) for half in _halves(whole, lexicon, language)):
+    for part in (half for whole in pieces(text, lexicon) for half in _halves(whole, lexicon, language)):
         piece = _piece(part, lexicon, language, _last_call(parts, last_call))
         if piece.evidence.tokens and not _only_filler(piece.evidence):
             parts.append(piece)
     if not parts or (_HOW_TO.search(parts[0].text) and not parts[0].candidates):
+        return []
+    if len(parts) == 2 and _one_question(parts[0], parts[1]):
+        parts = [_piece(text, lexicon, language, last_call)]
+    parts = _spoken_of(parts)
+    if not parts:
         return []
     whole = _piece(text, lexicon, language, last_call)
     if len(parts) > 1 and not any(part.candidates for part in parts):
@@ -83,6 +89,25 @@ def interpret(text: str, lexicon: Lexicon, language: Language, last_call: ToolCa
 def _piece(text: str, lexicon: Lexicon, language: Language, last_call: ToolCall | None) -> _Piece:
     evidence = evidence_of(text, lexicon, language)
     return _Piece(text, evidence, candidates_of(evidence, last_call, lexicon))
+
+
+def _one_question(first: _Piece, second: _Piece) -> bool:
+    """ "What's it like outside, temperature wise?": the second half only says what is asked."""
+    opened = asked(first.evidence)
+    open_question = opened.is_question and not opened.explain and not first.candidates
+    return open_question and not second.evidence.of("verb") and not second.evidence.of("feel")
+
+
+def _spoken_of(parts: list[_Piece]) -> list[_Piece]:
+    """Without the things a question for an explanation speaks of: "内循环|和外循环有什么区别"."""
+    kept = []
+    for i, part in enumerate(parts):
+        neighbours = parts[max(i - 1, 0) : i] + parts[i + 1 : i + 2]
+        bare = not part.evidence.of("verb") and not part.evidence.numbers and part.evidence.of("device")
+        if bare and any(asked(other.evidence).explain for other in neighbours):
+            continue
+        kept.append(part)
+    return kept
 
 
 def _halves(text: str, lexicon: Lexicon, language: Language) -> list[str]:
@@ -166,7 +191,12 @@ def _lend(
     own, other = part.evidence, following.evidence
     if own.of("zone") and not own.of("device") and not own.of("place") and other.of("device"):
         return [_piece(part.text.strip() + glue + following.text.strip(), lexicon, language, last_call)]
-    if own.of("device") and other.of("device") and (other.of("verb") or "off" in other.words or "on" in other.words):
+    if (
+        own.of("device")
+        and not own.of("verb")
+        and other.of("device")
+        and (other.of("verb") or "off" in other.words or "on" in other.words)
+    ):
         switch = " off" if "off" in other.words else " on" if "on" in other.words else ""
         verbs = " ".join(other.slice_text(m.start, m.end) for m in other.of("verb"))
         completed = _piece(f"{verbs} {part.text.strip()}{switch}", lexicon, language, last_call)
@@ -228,7 +258,9 @@ def _attach(
 
 
 def _clause(part: _Piece) -> Clause:
-    implied = bool(part.evidence.of("feel")) and not part.evidence.of("device") and not part.evidence.of("verb")
+    evidence = part.evidence
+    implied = bool(evidence.of("feel")) and not evidence.of("device") and not evidence.of("verb")
+    implied = implied or evidence.has("feel.too")
     return Clause(part.evidence, tuple(part.candidates), implied)
 
 
@@ -246,6 +278,11 @@ def _tidy(clauses: list[Clause]) -> list[Clause]:
             continue
         if call.name == "navigate_to" and kept and kept[-1].call.name == "set_route_options":
             kept[-1] = _with_options(clause, kept[-1].call.arguments["avoid"])
+            continue
+        asked_for = kept[-1].call if kept else None
+        where = asked_for.arguments["place"] if asked_for is not None and asked_for.name == "ask_distance" else None
+        if call.name == "navigate_to" and where == call.arguments["place"]:
+            kept[-1] = clause
             continue
         if not any(other.call == clause.call for other in kept):
             kept.append(clause)

@@ -29,6 +29,8 @@ NEAR_COST = 0.6
 """No character of a match may be further off than this; only a whole utterance is judged more loosely."""
 NUMERALS = frozenset("零一二两三四五六七八九十百")
 """Before 度 they are a number: "两度" is not 亮度, though it sounds the same."""
+FUNCTION_WORDS = frozenset(("a", "an", "the", "my", "of", "and", "in", "out", "i", "you", "it", "is", "can't"))
+"""Never part of a misheard word."""
 WHOLE_COST = {"command": 1.55, "music": 1.65}
 """Total cost up to which a whole short stretch still counts as a phrase of the group."""
 
@@ -153,12 +155,12 @@ class Lexicon:
         for start in range(low, high):
             for end in range(start + 1, min(start + 4, high) + 1):
                 heard = words[start:end]
-                if all(word in self._known_words for word in heard):
+                if all(word in self._known_words for word in heard) or not FUNCTION_WORDS.isdisjoint(heard):
                     continue
                 letters = sum(map(len, heard))
                 for phrase, tag in self._fuzzy:
                     size = sum(map(len, phrase))
-                    if abs(size - letters) > 3 or heard == phrase:
+                    if abs(size - letters) > 3 or abs(len(phrase) - len(heard)) > 1 or heard == phrase:
                         continue
                     likeness = english_likeness(heard, phrase)
                     if likeness >= FUZZY_LIKENESS:
