@@ -34,6 +34,8 @@ SPLITTERS = (
     "而且",
 )
 """Words between two commands."""
+_MORE_OF = frozenset("大高低小响亮暗快慢热冷暖凉多少强弱轻一两二三四五六七八九十")
+"""After 再 these mean more of the same, not a second command."""
 _PAUSES = ",;.!?，。；！？、:"
 
 
@@ -140,7 +142,8 @@ def _splitter_at(tokens: list[Token], i: int) -> int:
     for splitter in SPLITTERS:
         parts = list(splitter) if is_cjk(splitter[0]) else splitter.split()
         if [token.text for token in tokens[i : i + len(parts)]] == parts:
-            return len(parts)
+            follows = "".join(token.text for token in tokens[i + 1 : i + 2])
+            return 0 if splitter == "再" and follows in _MORE_OF else len(parts)
     return 0
 
 

@@ -22,6 +22,7 @@ _POLITE = re.compile(
     + _any(
         r"(?:can|could|would|will) (?:you|we|i) (?:please |just |kindly |quickly )?"
         r"(?!tell|explain|see|feel|hear|imagine)",
+        r"(?:can|could) (?:it|the \w+(?: \w+)?) (?:please )?(?:be|go|get)\b",
         "would you mind",
         "is it possible to",
         "may i have",
@@ -40,7 +41,7 @@ _QUESTION_PHRASES = (
 _ENGLISH_QUESTION = re.compile(_LEAD + _any(_QUESTION_WORDS, _QUESTION_PHRASES) + r"\b")
 _CHINESE_QUESTION = re.compile(
     r"吗|多少|几[点度号挡档格公千分]|什么|怎么|怎样|哪|是不是|有没有|多[远久快大高长冷热重]|为什么|告诉我|查一下|查看"
-    r"|看一下|查询|如何|是否|请问|谁|远不远|冷不冷|热不热|[开关]没[开关]"
+    r"|看一下|查询|如何|是否|请问|谁|远不远|冷不冷|热不热|[开关]没[开关]|[了好着上开]没有?\W*$|(.)[不没]\1"
 )
 _CHINESE_REQUEST = re.compile(r"(?:能不能|可不可以|可以|能|好)[^，。]*(?:吗|么|不)?[？?]?$")
 _EXPLAIN_ENGLISH = re.compile(
@@ -61,7 +62,7 @@ _EXPLAIN_CHINESE = re.compile(
     r"|多少钱|等于|谁是|你是谁|你叫|区别|推荐|聊聊|说说|安全吗|翻译|写一首|背一首"
 )
 _DISTANCE = re.compile(
-    r"how far|far to|far is|far away|is it far|how long (?:to|does|will|is|would)|distance to|how close"
+    r"how far|far to|far is|far away|is it far|how long (?:to|till|until|does|will|is|would)|distance to|how close"
     r"|how (?:much )?(?:further|farther|longer)"
     r"|how many (?:more )?(?:kilometers|kilometres|miles|minutes|hours)"
     r"|where is|where's|where are|where can"
@@ -113,6 +114,14 @@ _TOLD = re.compile(
 """Something told about another time, person or place: talk, not a wish."""
 
 
+_TEMPERATURE_ASKED = re.compile(
+    r"\bhow (?:cold|hot|warm|chilly|cool|freezing|icy)\b|\bis it (?:cold|hot|warm|chilly|cool|freezing)\b"
+    r"|\bwhat.*\blike out|多少度|几度|冷不冷|热不热|多[冷热]|[冷热]吗"
+)
+_OUTSIDE = re.compile(r"\bout\b|\boutside\b|\boutdoors\b|外[面头边]|室外|车外|户外")
+_INSIDE = re.compile(r"\bin here\b|\binside\b|\bin the (?:car|cabin)\b|车[里内]|里[面头]|室内")
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """`call`: the question about the car, if it is one. `explain`: wants words, not the car. `is_question`: asks
@@ -146,6 +155,10 @@ def asked(evidence: Evidence) -> Question:
         polite = _POLITE.search(text) is not None
         asks = (_ENGLISH_QUESTION.search(text) is not None and not polite) or (evidence.question_mark and not polite)
         explain = _EXPLAIN_ENGLISH.search(text) is not None and not polite
+    if asks and _TEMPERATURE_ASKED.search(text) and not evidence.has("verb.set"):
+        where = "outside_temperature" if _OUTSIDE.search(text) else "inside_temperature" if _INSIDE.search(text) else ""
+        if where:
+            return Question(True, False, ToolCall("ask_vehicle", {"item": where, "zone": "any"}))
     item = _item(evidence, asks, explain)
     if item is not None:
         return Question(True, False, ToolCall("ask_vehicle", {"item": item, "zone": _zone(evidence, item)}))

@@ -34,6 +34,12 @@ _NO_LONGER = re.compile(
     r"\b(?:don't|do not|doesn't|no longer) (?:need|want|require)\b.*\b(?:any ?more|any longer|now)\b"
     r"|\bno longer (?:need|want|require)|\bno more\b|(?:不用|不需要|不想要|不要)了"
 )
+_CLEARED = re.compile(r"\b(?:get rid of|remove|clear|wipe)\b|去掉|清[除掉理]|除|弄掉|吹掉")
+_MANOEUVRES = re.compile(
+    r"[变换].{0,2}道|掉.{0,2}头(?!发)|调.{0,2}头|超.{0,2}车|踩.{0,3}(?:刹车|油门|离合)|[左右].{0,2}[转拐]弯?"
+    r"|靠.{0,2}边.{0,2}停|挂.{0,2}[挡档]"
+)
+"""Forbidden acts whose Chinese verb and object stand apart: 变个道."""
 _NOT_BEFORE = re.compile(
     r"(?:\bnot|n't|\bno longer|\bnever|不|没|没有|别|不是|并不|不算)"
     r"\s*(?:too|so|that|very|really|太|怎么|那么|很|是很|特别)?\s*$"
@@ -49,6 +55,8 @@ def compose(
     kept = [match for match in kept if not _denied(match, text, spans)]
     names = {tag for match in kept for tag in match.tags}
     added = set(_feelings(text, names)) | set(_direction(text, names))
+    if _MANOEUVRES.search(text) and not _named(names, "forbid"):
+        added.add("forbid.manoeuvre")
     if _NO_LONGER.search(text) and _named(names, "device") and not names & {f"verb.{verb}" for verb in _ACTING}:
         added.add("verb.off")
         kept = [match for match in kept if "mark.negate" not in match.tags]
@@ -85,7 +93,9 @@ def _feelings(text: str, names: set[str]) -> Iterable[str]:
     misted = _FOG.search(text) and (
         "device.window" in names or re.search(r"glass|windscreen|windshield|[窗玻挡]", text)
     )
-    if (blind or misted) and not _named(names, "verb"):
+    if misted and _CLEARED.search(text):
+        yield "device.rear_defrost" if _REAR.search(text) else "device.front_defrost"
+    elif (blind or misted) and not _named(names, "verb"):
         yield "feel.fog_rear" if _REAR.search(text) else "feel.fog"
     if "feel.cold" in names and _WHEEL.search(text):
         yield "feel.cold_hands"

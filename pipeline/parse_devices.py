@@ -63,6 +63,7 @@ def level_calls(name: str, evidence: Evidence, amount: Amount, **common: Any) ->
     if direction:
         step = STEP.get(name, DEFAULT_STEP)
         step *= 0.5 if amount.word == "little" else 2 if amount.word == "lot" else 1
+        step = step if temperature else float(round(step))
         return only(make_call(name, **common, action="change", value=direction * step))
     return []
 
@@ -100,12 +101,19 @@ def _levelled(name: str, evidence: Evidence, amount: Amount, **common: Any) -> l
     return []
 
 
+_WIDER = re.compile(r"大[一点些]|开大|再开|(?:open|down) (?:a bit |a little )?(?:more|further|wider)")
+_NARROWER = re.compile(r"小[一点些]|[关开]小|再关")
+
+
 def _opening(name: str, evidence: Evidence, amount: Amount, **common: Any) -> list[Candidate]:
     """Windows and shades: open, close, a position, a bit."""
     if amount.unit in ("celsius", "fahrenheit", "kelvin", "other", "level"):
         return only(refusal("wrong_unit", amount.unit))
-    if evidence.has("verb.close", "verb.off") or evidence.has("verb.up"):
-        opens: bool | None = False
+    wider = _WIDER.search(evidence.text) or _NARROWER.search(evidence.text)
+    if wider:
+        opens: bool | None = _WIDER.search(evidence.text) is not None
+    elif evidence.has("verb.close", "verb.off") or evidence.has("verb.up"):
+        opens = False
     elif evidence.has("verb.open", "verb.on", "verb.down", "verb.set", "verb.tilt") or amount.value is not None:
         opens = True
     else:
@@ -119,7 +127,7 @@ def _opening(name: str, evidence: Evidence, amount: Amount, **common: Any) -> li
             return only(make_call(name, **common, action="change", value=amount.value if opens else -amount.value))
         value = amount.value
         return only(make_call(name, **common, action="set", value=value))
-    if amount.word == "little":
+    if amount.word == "little" or wider:
         return only(make_call(name, **common, action="change", value=20.0 if opens else -20.0))
     if amount.word == "min" and opens:
         return only(make_call(name, **common, action="set", value=0.0))
@@ -239,6 +247,8 @@ def _media_device(evidence: Evidence, amount: Amount) -> list[Candidate]:
 
 
 def _nav_device(evidence: Evidence, amount: Amount) -> list[Candidate]:
+    if _DROP.search(evidence.text.lower()) and amount.value is None:
+        return only(make_call("cancel_navigation"))
     if evidence.has("verb.unmute") or (evidence.has("verb.mute") and evidence.has("verb.cancel", "verb.off")):
         return only(make_call("set_navigation_voice", state="UNMUTED"))
     if evidence.has("verb.mute"):
@@ -248,6 +258,9 @@ def _nav_device(evidence: Evidence, amount: Amount) -> list[Candidate]:
     if evidence.has("verb.cancel", "verb.off", "verb.stop", "verb.close") or switched(evidence) is False:
         return only(make_call("cancel_navigation"))
     return []
+
+
+_DROP = re.compile(r"\b(?:drop|dump|scrap|forget|ditch)\b")
 
 
 def _light(evidence: Evidence, amount: Amount) -> list[Candidate]:

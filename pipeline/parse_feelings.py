@@ -21,6 +21,7 @@ def feeling_calls(evidence: Evidence) -> list[Candidate]:
     seat = make_call("set_seat_heating", zone="driver", action="set", value=50.0)
     rear = make_call("set_defrost", area="rear", on=True)
     front = make_call("set_defrost", area="front", on=True)
+    sound = "navigation" if evidence.has("device.nav", "device.nav_voice") else "media"
     options: dict[str, list[tuple[ToolCall, float]]] = {
         "cold_hands": [(make_call("set_steering_wheel_heating", action="set", value=50.0), 0.0), (warmer, -3.0)],
         "cold_seat": [(seat, 0.0), (warmer, -4.0)],
@@ -35,8 +36,8 @@ def feeling_calls(evidence: Evidence) -> list[Candidate]:
             (make_call("set_recirculation", on=True), 0.0),
             (make_call("set_fan", zone="all", action="change", value=20.0), -4.0),
         ],
-        "loud": [(make_call("set_volume", target="media", action="change", value=-10.0), 0.0)],
-        "quiet_media": [(make_call("set_volume", target="media", action="change", value=10.0), 0.0)],
+        "loud": [(make_call("set_volume", target=sound, action="change", value=-10.0), 0.0)],
+        "quiet_media": [(make_call("set_volume", target=sound, action="change", value=10.0), 0.0)],
         "dark": [(make_call("set_interior_light", on=True), 0.0)],
         "sun": [(make_call("set_sunshade", action="set", value=0.0), 0.0)],
         "rain": [

@@ -49,6 +49,8 @@ def candidates_of(
     if not evidence.tokens:
         return []
     question = asked(evidence)
+    if _OFFERED.search(evidence.text) and evidence.of("music"):
+        return only(make_call("play_media", query=evidence.names("music")[0]))
     if question.explain:
         return []
     if question.call is not None:
@@ -134,7 +136,7 @@ def _declined(evidence: Evidence) -> bool:
         return False
     after = [match for match in evidence.of("verb") if match.start >= negations[0].end]
     object_said = any(evidence.of(group) for group in ("device", "place", "kind", "music"))
-    return bool(after) and object_said
+    return object_said and (bool(after) or not evidence.of("verb"))
 
 
 HEATED = ("set_steering_wheel_heating", "set_seat_heating")
@@ -174,11 +176,13 @@ def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[Candida
     return []
 
 
+_OFFERED = re.compile(r"有没有|有.*的歌吗|\b(?:do you have|have you got|is there) (?:any|some)\b", re.IGNORECASE)
 _WISH = re.compile(r"\b(?:have|like|want|need|prefer|fancy|love)\b|想|要|希望|喜欢", re.IGNORECASE)
-_PRONOUNS = frozenset(
+_PRONOUN_WORDS = (
     "it that this them again more now a bit little too the back way to by all up down on off actually "
-    "rather instead sorry mean meant i no wait oh one please".split()  # noqa: SIM905
-) | frozenset("它这个些点的了一吧再还要给我不对是哦算应该其实那")
+    "rather instead sorry mean meant i no wait oh one please"
+)
+_PRONOUNS = frozenset(_PRONOUN_WORDS.split()) | frozenset("它这个些点的了一吧再还要给我不对是哦算应该其实那")
 
 
 def _about_it(evidence: Evidence) -> bool:

@@ -29,7 +29,9 @@ NEAR_COST = 0.6
 """No character of a match may be further off than this; only a whole utterance is judged more loosely."""
 NUMERALS = frozenset("零一二两三四五六七八九十百")
 """Before 度 they are a number: "两度" is not 亮度, though it sounds the same."""
-FUNCTION_WORDS = frozenset(("a", "an", "the", "my", "of", "and", "in", "out", "i", "you", "it", "is", "can't"))
+FUNCTION_WORDS = frozenset(
+    ("a", "an", "the", "my", "of", "and", "in", "out", "i", "you", "it", "is", "can't", "too", "so", "very", "way")
+)
 """Never part of a misheard word."""
 WHOLE_COST = {"command": 1.55, "music": 1.65}
 """Total cost up to which a whole short stretch still counts as a phrase of the group."""
@@ -115,19 +117,20 @@ class Lexicon:
                 end = start + len(phrase)
                 if end > len(words):
                     continue
-                cost = self._chinese_cost(words[start:end], phrase)
+                loose = not tag.startswith(("verb.", "mark."))
+                cost = self._chinese_cost(words[start:end], phrase, 0.3 if loose else 0.2)
                 if cost is None and tag.startswith("device."):
                     cost = self._one_wrong(words[start:end], phrase)
                 if cost is not None:
                     spans = found[(start, end)]
                     spans[tag] = min(cost, spans.get(tag, 9.0))
 
-    def _chinese_cost(self, heard: tuple[str, ...], phrase: tuple[str, ...]) -> float | None:
+    def _chinese_cost(self, heard: tuple[str, ...], phrase: tuple[str, ...], per_character: float) -> float | None:
         if heard == phrase:
             return 0.0
         if len(phrase) == 1 or not self._by_sound:
             return None
-        limit = 0.3 * len(phrase) - (0.2 if len(phrase) == 2 else 0.0)
+        limit = 0.3 * len(phrase) - 0.2 if len(phrase) == 2 else per_character * len(phrase)
         if any(a in NUMERALS and b == "度" for a, b in pairwise(heard)):
             return None
         total = 0.0
