@@ -109,10 +109,13 @@ class Ear:
         self._engine = engine
         self._vad = judge_of_speech
 
-    def hear(self, samples: Audio, *, biased: bool) -> tuple[str, Language]:
-        """The text of everything said, and its language; empty when the endpointer found no speech."""
+    def hear(self, samples: Audio, *, biased: bool) -> tuple[str, Language, float]:
+        """The text of everything said, its language and the lowest mean log-probability; empty when the endpointer
+        found no speech.
+        """
         texts: list[str] = []
         language: Language = "en"
+        logprob = 0.0
         for utterance in self._turns(samples):
             result = self._engine.transcribe(
                 utterance,
@@ -122,7 +125,8 @@ class Ear:
             if result.text:
                 texts.append(result.text)
                 language = "zh" if result.language == "zh" else "en"
-        return " ".join(texts), language
+                logprob = min(logprob, result.avg_logprob)
+        return " ".join(texts), language, logprob
 
     def _turns(self, samples: Audio) -> list[Audio]:
         self._vad.reset()
@@ -159,7 +163,7 @@ def measure_audio(
     score: Score,
     commands: Sequence[Command],
     ear: Ear,
-    variants: dict[str, tuple[bool, Callable[[Command, str, Language], Verdict]]],
+    variants: dict[str, tuple[bool, Callable[[Command, str, Language, float], Verdict]]],
     levels: Sequence[int],
 ) -> None:
     """Recorded commands through the chain; the variants beside the full chain run on clean audio."""
@@ -172,22 +176,24 @@ def measure_audio(
                     continue
                 if biased not in heard:
                     heard[biased] = ear.hear(samples_of(command, snr_db), biased=biased)
-                text, language = heard[biased]
+                text, language, logprob = heard[biased]
                 label = condition if name == "full" else name
-                score.add(label, command, text, act(command, text, language))
+                score.add(label, command, text, act(command, text, language, logprob))
 
 
-def acting(understanding: Understanding, tree: EmbeddedTree) -> Callable[[Command, str, Language], Verdict]:
+def acting(understanding: Understanding, tree: EmbeddedTree) -> Callable[[Command, str, Language, float], Verdict]:
     """The chain's own way from text to car."""
-    return lambda command, text, language: run_command(understanding, tree, text, language, command.expect, 1)
+    return lambda command, text, language, logprob: run_command(
+        understanding, tree, text, language, command.expect, 1, avg_logprob=logprob
+    )
 
 
 def acting_freely(
     free: FreeJson, understanding: Understanding, tree: EmbeddedTree
-) -> Callable[[Command, str, Language], Verdict]:
+) -> Callable[[Command, str, Language, float], Verdict]:
     """The same without grammar and words: whatever JSON the model writes is tried."""
 
-    def act(command: Command, text: str, language: Language) -> Verdict:
+    def act(command: Command, text: str, language: Language, logprob: float) -> Verdict:
         before = prepare(tree, command.expect)
         calls = free.calls(text)
         plan = Plan(text, language, calls, chat=not calls)

@@ -66,6 +66,7 @@ def run_command(
     turn_id: int,
     *,
     said_before: str = "",
+    avg_logprob: float | None = None,
     talk: bool = False,
 ) -> Verdict:
     """Prepare the car, run the text (after `said_before`), judge the end, and take everything back."""
@@ -73,7 +74,7 @@ def run_command(
     if said_before:
         understanding.execute(understanding.plan(said_before, language), turn_id + BEFORE)
         before = tree.snapshot()
-    plan = understanding.plan(text, language)
+    plan = understanding.plan(text, language, avg_logprob=avg_logprob)
     results = tuple(understanding.execute(plan, turn_id))
     reply = understanding.reply(plan, list(results), language)
     if plan.chat:
