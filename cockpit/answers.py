@@ -11,12 +11,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from cockpit.ledger import Ledger, TurnRecord
+from cockpit.modelwork import ModelWork
 from pipeline.dialogue import Plan, Understanding
-from pipeline.frames import TextDelta, Transcript
+from pipeline.frames import Language, TextDelta, Transcript
 from pipeline.trace import Tracer
 from pipeline.turns import Generations
 
 NS_PER_MS = 1e6
+_BUSY: dict[Language, str] = {
+    "en": "I am busy right now, please ask again.",
+    "zh": "我现在忙不过来，请再说一次。",
+}
+"""Said when the model got no lane in time."""
 
 
 @dataclass(slots=True)
@@ -40,6 +46,7 @@ class Answers:
         generations: Generations,
         ledger: Ledger,
         tracer: Tracer,
+        work: ModelWork,
         command_complete: Callable[[int, int], None],
         more_waiting: Callable[[], bool],
     ) -> None:
@@ -47,6 +54,7 @@ class Answers:
         self._generations = generations
         self._ledger = ledger
         self._tracer = tracer
+        self._work = work
         self._command_complete = command_complete
         self._more_waiting = more_waiting
         self._speculation: Speculation | None = None
@@ -70,13 +78,15 @@ class Answers:
             return
         if self._understanding.is_complete(transcript.text, transcript.language):
             self._command_complete(transcript.turn_id, transcript.revision)
-        speculation = self._planned(transcript)
-        if speculation.rest is None:
-            return
-        for piece in speculation.rest:
-            speculation.pieces.append(piece)
-            if self._more_waiting():
-                return
+        stale = self._stale(transcript)
+        with self._work.block(lambda: stale() or self._more_waiting()):
+            speculation = self._planned(transcript)
+            for piece in speculation.rest or ():
+                speculation.pieces.append(piece)
+                if self._more_waiting():
+                    return
+        if self._work.stopped:
+            self._speculation = None  # cut short: the final one starts anew
 
     def _planned(self, transcript: Transcript) -> Speculation:
         """The plan for these words: the one made already, or a new one."""
@@ -85,14 +95,22 @@ class Answers:
             return known
         start_ns = time.monotonic_ns()
         with self._tracer.span("understand", transcript.turn_id, transcript.stage):
-            plan = self._understanding.plan(transcript.text, transcript.language, cancelled=self._stale(transcript))
+            plan = self._understanding.plan(
+                transcript.text,
+                transcript.language,
+                cancelled=self._cancelled(transcript),
+                at_boundary=self._work.at_prefill,
+                at_token=self._work.at_token,
+            )
         made = Speculation(transcript.turn_id, transcript.text, plan, (time.monotonic_ns() - start_ns) / NS_PER_MS)
         if plan.chat:
             made.rest = self._understanding.chat(
                 transcript.text,
                 transcript.language,
                 turn_id=transcript.turn_id,
-                cancelled=self._stale(transcript),
+                cancelled=self._cancelled(transcript),
+                at_boundary=self._work.at_prefill,
+                at_token=self._work.at_token,
             )
         self._speculation = made
         return made
@@ -102,19 +120,28 @@ class Answers:
         record.language, record.transcript, record.reply = transcript.language, transcript.text, ""
         record.ms["asr"] = transcript.asr_ms
         record.ms["tts_first"] = None
-        speculation = self._planned(transcript)
-        self._speculation = None
-        pieces = self._free_answer(speculation) if speculation.plan.chat else self._acted(speculation, record)
-        start_ns = time.monotonic_ns()
-        for piece in pieces:
-            record.reply += piece
-            yield self._delta(transcript, piece)
+        with self._work.block(self._stale(transcript)):
+            speculation = self._planned(transcript)
+            self._speculation = None
+            start_ns = time.monotonic_ns()
+            for piece in self._pieces(speculation, record):
+                record.reply += piece
+                yield self._delta(transcript, piece)
         if speculation.plan.chat:
             record.ms["llm"] = speculation.planned_ms + (time.monotonic_ns() - start_ns) / NS_PER_MS
             record.ms["llm_ttft"] = self._understanding.chat_ttft_ms
         elif speculation.plan.decided_by == "model":
             record.ms["llm_ttft"] = speculation.plan.llm_ttft_ms
         yield self._delta(transcript, "", last=True)
+
+    def _pieces(self, speculation: Speculation, record: TurnRecord) -> Iterator[str]:
+        """The reply. A choice that the model could not make is not guessed: nothing is done then, and that is said."""
+        if speculation.plan.chat:
+            yield from self._free_answer(speculation)
+        elif not self._work.stopped:
+            yield from self._acted(speculation, record)
+        if self._work.stopped and not record.reply.strip():
+            yield _BUSY[speculation.plan.language]
 
     def _acted(self, speculation: Speculation, record: TurnRecord) -> Iterator[str]:
         results = self._understanding.execute(speculation.plan, speculation.turn_id)
@@ -129,6 +156,9 @@ class Answers:
 
     def _stale(self, transcript: Transcript) -> Callable[[], bool]:
         return lambda: self._generations.is_stale(transcript.generation)
+
+    def _cancelled(self, transcript: Transcript) -> Callable[[], bool]:
+        return lambda: self._generations.is_stale(transcript.generation) or bool(self._work.stopped)
 
     @staticmethod
     def _delta(transcript: Transcript, text: str, *, last: bool = False) -> TextDelta:

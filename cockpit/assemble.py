@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from cockpit.arbitration import Arbitration
+from cockpit.modelwork import ModelWork, Unshared
 from cockpit.profile import Profile
 from cockpit.runtime import Parts, Sink
+from cockpit.sharing import Sharing, SharingPlan, open_shared, share
 from models.engines.base import Voice
 from models.engines.causal_lm import CausalLM
 from models.engines.espeak import EspeakVoice, EspeakWorker
@@ -43,14 +46,17 @@ def _quiet(_what: str, _milliseconds: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """The stages of one process and what they share."""
+    """The stages of one process and what they share. `sharing` is None where nothing else uses the device."""
 
     parts: Parts
     turn_ids: TurnIds
     espeak: EspeakWorker
+    sharing: Sharing | None = None
 
     def close(self) -> None:
-        """End the child process."""
+        """Take the control socket away, end the child process. The runtime must be stopped before."""
+        if self.sharing is not None:
+            self.sharing.close()
         self.espeak.close()
 
 
@@ -61,16 +67,35 @@ def assemble(
     *,
     tracer: Tracer | None = None,
     announce: Announce = _quiet,
+    sharing: SharingPlan | None = None,
 ) -> Assembly:
-    """Load and warm up everything `profile` names.
+    """Load and warm up everything `profile` names; with `sharing` the language model runs under the arbiter.
 
-    Raises ModelMissing or FingerprintMismatch naming the command, DeviceUnavailable for a device that is not there.
+    Raises ModelMissing or FingerprintMismatch naming the command, DeviceUnavailable for a device that is not there,
+    ConfigError for tasks without a dialogue.
     """
     if profile.device != "cpu":
         raise DeviceUnavailable(
             f"device {profile.device}: the voice chain runs on the CPU so far; use a profile with `device: cpu`"
         )
     folders = {name: store.built(name) for name in profile.models}
+    arbitration = None if sharing is None else _timed("lanes", announce, lambda: open_shared(sharing, profile.device))
+    try:
+        return _load(profile, folders, sink, tracer or NullTracer(), announce, arbitration)
+    except BaseException:
+        if arbitration is not None:
+            arbitration.close()
+        raise
+
+
+def _load(
+    profile: Profile,
+    folders: dict[str, Path],
+    sink: Sink,
+    tracer: Tracer,
+    announce: Announce,
+    arbitration: Arbitration | None,
+) -> Assembly:
     generations, turn_ids = Generations(), TurnIds()
 
     recogniser = _timed("asr", announce, lambda: _recogniser(profile, folders))
@@ -84,8 +109,10 @@ def assemble(
     )
     words = hotwords if profile.asr.hotwords else None
     asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
-    parts = Parts(endpointer, asr, understanding, tts, sink, generations, tracer or NullTracer())
-    return Assembly(parts, turn_ids, espeak)
+    shared = None if arbitration is None else _timed("warm-up", announce, lambda: share(arbitration, model))
+    work: ModelWork = Unshared() if shared is None else shared.work
+    parts = Parts(endpointer, asr, understanding, tts, sink, generations, tracer, work)
+    return Assembly(parts, turn_ids, espeak, shared)
 
 
 def _timed(what: str, announce: Announce, make: Callable[[], T]) -> T:

@@ -36,13 +36,14 @@ Handler = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 def default_socket() -> Path:
-    """Where the service listens: $O3CTL_SOCKET, else the runtime folder of the unit or of the user."""
+    """Where the service listens: $O3CTL_SOCKET, else the runtime folder of the unit or of the user, else /tmp."""
     named = os.environ.get("O3CTL_SOCKET")
     if named:
         return Path(named)
     runtime = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0] or "/run/cockpit"
-    if os.getuid() != 0 and not os.access(runtime, os.X_OK) and "XDG_RUNTIME_DIR" in os.environ:
-        runtime = f"{os.environ['XDG_RUNTIME_DIR']}/cockpit"
+    if os.getuid() != 0 and not os.access(runtime, os.X_OK):
+        own = os.environ.get("XDG_RUNTIME_DIR")
+        runtime = f"{own}/cockpit" if own else f"/tmp/cockpit-{os.getuid()}"
     return Path(runtime) / "o3.sock"
 
 
@@ -162,7 +163,7 @@ class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self._housekeeper = housekeeper
         self._gid = _gid(group)
         _clear_stale(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _own_folder(path.parent)
         before = os.umask(0o117)
         try:
             super().__init__(str(path), _Connection)
@@ -219,6 +220,17 @@ def _gid(group: str | None) -> int | None:
         raise StartupError(
             f"group {group!r} of the control socket does not exist: groupadd --system {group}"
         ) from error
+
+
+def _own_folder(folder: Path) -> None:
+    """Make the socket's folder. Raises StartupError for one in which another user could replace the socket."""
+    try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        owner = folder.stat().st_uid
+    except OSError as error:
+        raise StartupError(f"control socket folder {folder} cannot be made ({error.strerror}): name another") from error
+    if owner not in (os.getuid(), 0):
+        raise StartupError(f"control socket folder {folder} belongs to user {owner}: name another")
 
 
 def _clear_stale(path: Path) -> None:

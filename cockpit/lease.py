@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cockpit.arbiter.arbiter import Arbiter
-from cockpit.arbiter.requests import REFUSED, RELEASE, RUNNING, STOP, YIELD, Request
+from cockpit.arbiter.requests import QUEUED, REFUSED, RELEASE, RUNNING, STOP, YIELD, Request
 from cockpit.arbiter.status import Status, snapshot
 from cockpit.device.base import YieldGate
 from models.errors import CockpitError
@@ -23,6 +23,7 @@ from models.errors import CockpitError
 _REPORT_EVERY = 16
 """Boundaries between two reports to the arbiter while the gate is open."""
 _TICK_S = 0.25
+_GIVEN_UP = "given up while it waited"
 
 
 class Refused(CockpitError):
@@ -32,10 +33,13 @@ class Refused(CockpitError):
 class Lease:
     """A granted lane. One thread holds it. `lane`: name of the lane to run in (as created at start)."""
 
-    __slots__ = ("_dispatcher", "_pending", "_since", "gate", "request", "stopped")
+    __slots__ = ("_dispatcher", "_pending", "_since", "gate", "give_up", "request", "stopped")
 
-    def __init__(self, dispatcher: Dispatcher, request: Request, gate: YieldGate) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, request: Request, gate: YieldGate, give_up: Callable[[], bool] = bool
+    ) -> None:
         self._dispatcher = dispatcher
+        self.give_up = give_up
         self._pending = 0
         self._since = 0
         self.request = request
@@ -86,9 +90,18 @@ class Dispatcher:
 
     @contextmanager
     def lease(
-        self, task: str, *, session: str | None = None, kv_bytes: int = 0, expected_ms: float = 0.0
+        self,
+        task: str,
+        *,
+        session: str | None = None,
+        kv_bytes: int = 0,
+        expected_ms: float = 0.0,
+        give_up: Callable[[], bool] = bool,
     ) -> Iterator[Lease]:
-        """Wait for the task's turn and hold its lane for the body. Raises Refused, KeyError for an unknown task."""
+        """Wait for the task's turn and hold its lane for the body. Raises Refused, KeyError for an unknown task.
+
+        give_up: asked a few times a second while waiting or parked; True ends the wait (Refused, or `stopped`).
+        """
         index = self.arbiter.task_index[task]
         with self._lock:
             request = self.arbiter.submit(
@@ -98,20 +111,22 @@ class Dispatcher:
                 raise Refused(f"{task}: {request.why}")
             self._granted[request.slot].clear()
             self._pump()
-        lease = Lease(self, request, self.gates[index])
+        lease = Lease(self, request, self.gates[index], give_up)
         try:
-            if not self._await(request):
-                raise Refused(f"{task}: {request.why}")
+            if not self._await(request, give_up):
+                raise Refused(f"{task}: {_GIVEN_UP if request.state == QUEUED else request.why}")
             yield lease
         finally:
             with self._lock:
                 self.arbiter.finish(request, self._clock_ns(), lease.take_pending())
                 self._pump()
 
-    def _await(self, request: Request) -> bool:
-        """Wait until the request may run; False when it was refused meanwhile."""
+    def _await(self, request: Request, give_up: Callable[[], bool]) -> bool:
+        """Wait until the request may run; False when it was refused or given up meanwhile."""
         granted = self._granted[request.slot]
         while not granted.wait(_TICK_S):
+            if give_up():
+                return False
             self.tick()
         return request.state == RUNNING
 
@@ -131,10 +146,13 @@ class Dispatcher:
                 return False
             if action == YIELD:
                 lease.gate.wait(_TICK_S)
+                if lease.gate.closed and lease.give_up():
+                    lease.stopped = _GIVEN_UP
+                    return False
             elif action == RELEASE:
-                if self._await(request):
+                if self._await(request, lease.give_up):
                     return True
-                lease.stopped = request.why
+                lease.stopped = _GIVEN_UP if request.state == QUEUED else request.why
                 return False
             else:
                 return True

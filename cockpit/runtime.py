@@ -15,12 +15,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 from cockpit.answers import Answers
 from cockpit.ledger import Ledger, TurnRecord
+from cockpit.modelwork import ModelWork, Unshared
 from models.errors import CockpitError
 from pipeline.asr import AsrStage
 from pipeline.audio_out import STALE, Played
@@ -113,6 +114,7 @@ class Parts:
     sink: Sink
     generations: Generations
     tracer: Tracer
+    work: ModelWork = field(default_factory=Unshared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +157,14 @@ class Runtime:
         self._barge_in = barge_in
         self._threads: list[threading.Thread] = []
         self._drained = threading.Event()
+        self._drained.set()  # no frame is waiting yet: a turn asked in words needs none
         self._heard_to_ns = 0
         self._answers = Answers(
             parts.understanding,
             parts.generations,
             self.ledger,
             parts.tracer,
+            parts.work,
             parts.endpointer.command_complete,
             lambda: len(self.edges.transcripts) > 0,
         )
@@ -245,6 +249,8 @@ class Runtime:
         if stage == "endpoint":
             for utterance in self.parts.endpointer.tick(time.monotonic_ns()):
                 self._send(utterance, self._silent_since(utterance))
+        if stage == "understand":
+            self.parts.work.beat()
 
     # --- stages, in the order of the data ----------------------------------------------------------------------------
     def _endpoint(self, frame: AudioFrame) -> None:

@@ -67,6 +67,7 @@ class Chooser:
         *,
         cancelled: Callable[[], bool] = _never,
         at_boundary: Callable[[], None] = _no_boundary,
+        at_token: Callable[[], None] = _no_boundary,
     ) -> Choice:
         """The call the model writes when only `calls` are allowed; the first of them when it was cancelled."""
         start = time.perf_counter()
@@ -78,7 +79,7 @@ class Chooser:
         ttft_ms = 0.0
         written: list[int] = []
         for token in self._session.generate(
-            max_new_tokens=MOST_TOKENS, constraint=constraint, cancelled=cancelled, at_boundary=at_boundary
+            max_new_tokens=MOST_TOKENS, constraint=constraint, cancelled=cancelled, at_boundary=at_token
         ):
             ttft_ms = ttft_ms or (time.perf_counter() - start) * 1e3
             written.append(token)

@@ -1,0 +1,235 @@
+"""The voice chain under the arbiter: it gives way, goes on where it was, and says over its socket what it does."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cockpit.arbitration import Arbitration
+from cockpit.assemble import Assembly, assemble
+from cockpit.control import default_socket
+from cockpit.o3ctl import app
+from cockpit.profile_load import load_profile
+from cockpit.runtime import NullSink, Runtime
+from cockpit.sharing import DIALOGUE, SharingPlan
+from models.errors import ConfigError
+from models.store import Store
+
+QUESTION = "Why is the sky blue?"
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="o3") as name:  # a socket's path must be short
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def assembly(model_dir: Callable[[str], Path], folder: Path) -> Iterator[Assembly]:
+    loaded = load_profile("cpu")
+    for name in loaded.profile.models:
+        model_dir(name)
+    assert loaded.arbiter is not None
+    plan = SharingPlan(loaded.arbiter, folder / "o3.sock", state_dir=folder)
+    made = assemble(loaded.profile, Store.open(), NullSink(), sharing=plan)
+    yield made
+    made.close()
+    assert not (folder / "o3.sock").exists()
+
+
+@pytest.fixture
+def runtime(assembly: Assembly) -> Iterator[Runtime]:
+    made = Runtime(replace(assembly.parts, sink=NullSink()))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def shared(assembly: Assembly) -> Arbitration:
+    assert assembly.sharing is not None
+    return assembly.sharing.arbitration
+
+
+def ctl(folder: Path, *words: str) -> str:
+    result = CliRunner().invoke(app, [*words, "--socket", str(folder / "o3.sock")])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def dialogue(folder: Path) -> dict[str, Any]:
+    tasks = json.loads(ctl(folder, "status", "--json"))["status"]["tasks"]
+    return next(task for task in tasks if task["name"] == DIALOGUE)
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline_s = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    return what()
+
+
+def answered(runtime: Runtime, assembly: Assembly, text: str) -> str:
+    turn_id = assembly.turn_ids.next()
+    runtime.ask(text, "en", turn_id)
+    assert runtime.wait_idle(60.0)
+    record = runtime.ledger.get(turn_id)
+    assert record is not None
+    return record.reply
+
+
+def test_a_chat_waits_for_navigation_and_goes_on_with_the_same_words(
+    assembly: Assembly, runtime: Runtime, shared: Arbitration
+) -> None:
+    alone = answered(runtime, assembly, QUESTION)
+    assert len(alone.split()) > 5
+    arbiter = shared.dispatcher.arbiter
+    gate = shared.dispatcher.gates[arbiter.task_index[DIALOGUE]]
+    turn_id = assembly.turn_ids.next()
+    runtime.ask(QUESTION, "en", turn_id)
+    record = None
+
+    def streaming() -> bool:
+        nonlocal record
+        record = runtime.ledger.get(turn_id)
+        return record is not None and record.reply != ""
+
+    assert wait_for(streaming)
+    assert record is not None
+    with shared.dispatcher.lease("navigation_task"):
+        assert wait_for(lambda: gate.parked == 1, 2.0)
+        parked_with = record.reply
+        time.sleep(0.4)
+        assert record.reply == parked_with
+        assert parked_with != alone
+    assert runtime.wait_idle(60.0)
+    assert record.reply == alone
+
+
+def test_status_shows_lanes_the_task_and_the_arm(assembly: Assembly, runtime: Runtime, folder: Path) -> None:
+    before = dialogue(folder)["finished"]
+    answered(runtime, assembly, QUESTION)
+    status = json.loads(ctl(folder, "status", "--verbose", "--json"))["status"]
+    assert {lane["name"] for lane in status["lanes"]} == {"navigation_task:1", "dialogue_task:1", "dialogue_task:2"}
+    assert status["policy"]["description"]
+    task = dialogue(folder)
+    assert (task["finished"], task["state"], task["lane"]) == (before + 1, "idle", "dialogue_task:2")
+    assert task["p50_ms"] > 0
+
+
+def test_words_that_leave_one_meaning_take_no_lane(assembly: Assembly, runtime: Runtime, folder: Path) -> None:
+    before = dialogue(folder)["finished"]
+    ctl(folder, "pause", DIALOGUE)
+    try:
+        assert "22" in answered(runtime, assembly, "Set the driver temperature to 22 degrees")
+    finally:
+        ctl(folder, "resume", DIALOGUE)
+    assert dialogue(folder)["finished"] == before
+
+
+def test_a_paused_dialogue_waits_until_it_is_resumed(assembly: Assembly, runtime: Runtime, folder: Path) -> None:
+    ctl(folder, "pause", DIALOGUE)
+    runtime.ask("Why is the grass green?", "en", assembly.turn_ids.next())
+    try:
+        assert wait_for(lambda: dialogue(folder)["queued"] == 1)
+        assert dialogue(folder)["state"] == "paused (operator)"
+        assert not runtime.wait_idle(0.5)
+    finally:
+        ctl(folder, "resume", DIALOGUE)
+    assert runtime.wait_idle(60.0)
+    assert runtime.ledger.closed()[-1].reply
+
+
+def test_a_barge_in_ends_the_wait_for_a_lane(assembly: Assembly, runtime: Runtime, folder: Path) -> None:
+    ctl(folder, "pause", DIALOGUE)
+    try:
+        runtime.ask(QUESTION, "en", assembly.turn_ids.next())
+        assert wait_for(lambda: dialogue(folder)["queued"] == 1)
+        assembly.parts.generations.bump()
+        assert wait_for(lambda: dialogue(folder)["queued"] == 0, 2.0)
+    finally:
+        ctl(folder, "resume", DIALOGUE)
+
+
+def test_a_question_that_gets_no_lane_is_told_so(
+    assembly: Assembly, runtime: Runtime, shared: Arbitration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arbiter = shared.dispatcher.arbiter
+    index = arbiter.task_index[DIALOGUE]
+    hasty = tuple(
+        replace(task, timeout_ns=300_000_000) if place == index else task for place, task in enumerate(arbiter.tasks)
+    )
+    monkeypatch.setattr(arbiter, "tasks", hasty)
+    with shared.dispatcher.lease("navigation_task"):
+        assert "busy" in answered(runtime, assembly, QUESTION)
+
+
+def test_the_arbiter_costs_a_turn_less_than_50_us(assembly: Assembly) -> None:
+    work = assembly.parts.work
+    spent_us = []
+    for _ in range(200):
+        start_ns = time.perf_counter_ns()
+        with work.block(bool):
+            work.at_prefill()
+        spent_us.append((time.perf_counter_ns() - start_ns) / 1e3)
+    start_ns = time.perf_counter_ns()
+    with work.block(bool):
+        for _ in range(1000):
+            work.at_token()
+    per_token_us = (time.perf_counter_ns() - start_ns) / 1e6
+    median_us = sorted(spent_us)[100]
+    print(f"lease {median_us:.1f} us, boundary {per_token_us:.2f} us")
+    assert median_us < 50
+    assert per_token_us < 5
+
+
+def test_no_thread_is_left_behind_in_a_lane(assembly: Assembly, shared: Arbitration) -> None:
+    """A lane over part of the cores pins the thread for the block only; one over all of them never does."""
+    import os
+
+    whole = os.sched_getaffinity(0)
+    seen: list[set[int]] = []
+
+    def inside() -> None:
+        with assembly.parts.work.block(bool):
+            assembly.parts.work.at_prefill()
+            seen.append(os.sched_getaffinity(0))
+        seen.append(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert seen == [whole, whole]
+
+
+def test_tasks_without_a_dialogue_are_refused(model_dir: Callable[[str], Path]) -> None:
+    loaded = load_profile("cpu")
+    assert loaded.arbiter is not None
+    other = replace(loaded.arbiter, tasks={"navigation_task": loaded.arbiter.tasks["navigation_task"]})
+    with pytest.raises(ConfigError, match="dialogue_task"):
+        assemble(loaded.profile, Store.open(), NullSink(), sharing=SharingPlan(other))
+
+
+def test_without_a_running_process_the_error_says_what_to_do(folder: Path) -> None:
+    result = CliRunner().invoke(app, ["status", "--socket", str(folder / "nobody.sock")])
+    assert result.exit_code == 3
+    assert "is Cockpit running?" in result.output
+
+
+def test_the_default_socket_is_private_to_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("O3CTL_SOCKET", "RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 4321)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert default_socket() == Path("/tmp/cockpit-4321/o3.sock")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert default_socket() == tmp_path / "cockpit" / "o3.sock"
