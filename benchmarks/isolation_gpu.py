@@ -125,7 +125,7 @@ class Bench:
         return self.driver.capture(place.stream, work)
 
     def dialogue(
-        self, place: Place, yields: bool, chunk: int = 512, decode_every: int = 6, prefill_every: int = 2
+        self, place: Place, yields: bool, chunk: int = 256, decode_every: int = 3, prefill_every: int = 2
     ) -> GraphLoad:
         """A turn over and over: a prompt of 2048 tokens in chunks, then 64 tokens of answer. chunk 0: answers only."""
         gate = self.gate if yields else None
@@ -250,9 +250,10 @@ def gpu_cases(quick: bool, loads: Sequence[str]) -> Plan:
         (256, LAYERS, LAYERS),
         (128, LAYERS, LAYERS),
         (512, 12, 6),
-        (256, 6, 2),
-        (128, 6, 6),
+        (512, 6, 2),
         (512, 3, 1),
+        (256, 3, 1),
+        (128, 3, 6),
     ):
         load = bench.dialogue(wide_load, True, chunk, decode_every, prefill_every)
         name = f"{answer}, chunk {chunk}, gate every {decode_every} layers (decode), {prefill_every} (prefill)"
