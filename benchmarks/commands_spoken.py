@@ -1,7 +1,7 @@
 """Blind commands spoken by several synthetic voices through voice activity, recogniser and understanding.
 
 English by Piper at two rates and by two espeak-ng voices, Mandarin by the opt-in neural voice; clean and in road noise.
-Reports the share that ends exactly right, wrong actions, and both for thresholds of the recogniser's mean log-probability
+Reports the share that ends exactly right, wrong actions, and both for thresholds of the mean log-probability
 below which a change is asked for again.
 
     python benchmarks/commands_spoken.py [--json] [--each 32] [--snr 10] [--save JSONL] [--from JSONL]

@@ -155,12 +155,14 @@ class Understanding:
         text: str,
         language: Language,
         *,
+        avg_logprob: float | None = None,
         cancelled: Callable[[], bool] = _never,
         at_boundary: Callable[[], None] = _no_boundary,
         at_token: Callable[[], None] = _no_boundary,
     ) -> Plan:
         """What the text means; changes nothing. When `cancelled` in its midst, open choices stay with the words.
 
+        `avg_logprob`: the recogniser's, None for typed text; a change heard below `repeat_below` is asked for again.
         Both callbacks may block: `at_boundary` before a chunk of prompt is computed, `at_token` before a token is.
         """
         if not any(character.isalnum() for character in text):
