@@ -46,7 +46,7 @@ def test_open_wishes_are_the_models_and_clear_ones_need_no_step(car: tuple[Under
     assert unclear.llm_ms >= unclear.llm_ttft_ms > 0
 
 
-@pytest.mark.parametrize(("text", "language"), [("What is regenerative braking?", "en"), ("什么是动能回收？", "zh")])
+@pytest.mark.parametrize(("text", "language"), [("Why is the sky blue?", "en"), ("为什么天是蓝的？", "zh")])
 def test_talk_is_short_and_touches_nothing(
     car: tuple[Understanding, EmbeddedTree], text: str, language: Language
 ) -> None:

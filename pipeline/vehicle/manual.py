@@ -40,16 +40,23 @@ MOST_COST = 0.2
 MOST_COST_SHORT = 0.11
 """Shorter ones: nothing but characters of the same sound, and one character at least as it is written."""
 
-_ASKING_WORDS = frozenset(
-    "what what's whats how why explain tell describe when meaning mean means define should does do is are can could "
-    "would which where difference purpose".split()
-)
-_SMALL_WORDS = _ASKING_WORDS | frozenset(
-    "a an the of for in on at to and or with my your this that it its it's i me you we us please about just exactly "
-    "work works working use used using useful need happen happens happened get gets be been has have had come comes "
-    "came stay stays mean car car's vehicle system function feature light lamp warning dashboard display symbol icon "
-    "yellow orange red mode button if there so much really actually did was were by from now ok okay well know want "
-    "hey say said between then often fill put find one good bad make makes not understand lit up car's today still some any".split()
+_ASKING = """
+what what's whats how why explain tell describe when meaning mean means define should does do is are can could would
+which where difference purpose
+"""
+_SMALL = """
+a an the of for in on at to and or with my your this that it its it's i me you we us please about just exactly work
+works working use used using useful need happen happens happened get gets be been has have had come comes came stay
+stays car car's vehicle system function feature light lamp warning dashboard display symbol icon yellow orange red mode
+button if there so much really actually did was were by from now ok okay well know want hey say said between then often
+fill put find one good bad make makes not understand lit up today still some any
+"""
+_ASKING_WORDS = frozenset(_ASKING.split())
+_SMALL_WORDS = _ASKING_WORDS | frozenset(_SMALL.split())
+_EXPLAIN = re.compile(
+    r"\b(?:what|what's|whats|how|why|explain|tell me (?:about|what|how|why)|describe|when|mean|means|meaning"
+    r"|difference|should)\b|什么|怎么(?!走|去)|为什么|为啥|如何|意思|作用|原理|介绍|解释|说明|区别|干嘛|有啥",
+    re.IGNORECASE,
 )
 _ASKING_ZH = re.compile(
     r"为什么|什么意思|[是时事]什么意思|什么时候|什么用|什么[是事时式]|[是时事]什么|什么叫|怎么回事|怎么办|怎么样|怎么[用使弄做开换]?|如何|为啥|干什么用?|干嘛|有什么[用区别]*"
@@ -57,31 +64,34 @@ _ASKING_ZH = re.compile(
 )
 _SMALL_ZH = re.compile(
     _ASKING_ZH.pattern
-    + r"|请问|请|一下|你知道|知道|我想|我|你|您|的|了|呢|啊|吧|呀|嘛|是|在|会|能|要|应该|需要|这个|那个|这辆|汽车|车里|车上|车子|车|"
-    r"功能|系统|模式|亮|灯|一直|突然|出现|使用|用|工作|好|和|跟|与|有|到底|究竟|该|可以|给|帮|关于|仪表盘|仪表|上面|上|啦|都|就|还|又|很|今天|"
+    + r"|请问|请|一下|你知道|知道|我想|我|你|您|的|了|呢|啊|吧|呀|嘛|是|在|会|能|要|应该|需要|这个|那个|这辆|汽车|车里"
+    r"|车上|车子|车|功能|系统|模式|亮|灯|一直|突然|出现|使用|用|工作|好|和|跟|与|有|到底|究竟|该|可以|给|帮|关于|仪表盘|仪表"
+    r"|上面|上|啦|都|就|还|又|很|今天|"
     r"变[短低差慢少]?|这么|那么|加在|放在|意思|时候|而且"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One subject. `say`: the spoken text per language. `talk`: small talk."""
+    """One subject. `say`: the spoken text per language. `talk`: small talk. `first`: a trouble or question that no
+    command looks like, so it is certain also where nothing asks for an explanation."""
 
     name: str
     titles: tuple[tuple[str, ...], ...]
     say: dict[Language, str]
     talk: bool
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An entry for an utterance. `text`: the utterance with a misheard name mended. `asked`: a word of asking was
-    there; `exact`: the name was heard as it is written."""
+    """An entry for an utterance. `text`: the utterance with a misheard name mended; `exact`: the name was heard as it
+    is written. `certain`: the words ask for an explanation, so no command or question of state is meant."""
 
     entry: Entry
     text: str
-    asked: bool
     exact: bool
+    certain: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +120,7 @@ class Manual:
                     self._english.append((title, english_code(title), entry))
         self._longest = max(map(len, self._exact), default=0)
 
-    def find(self, text: str, language: Language) -> Found | None:
+    def find(self, text: str) -> Found | None:
         """The entry `text` is about; None where there is none or the text says more than to ask for it."""
         tokens = _letters_joined(tokens_of(text))
         if not tokens or len(tokens) > 40:
@@ -125,7 +135,8 @@ class Manual:
             fit = [item for item in ranked if item[0] >= (LEAST_COVERED_UNASKED if item[4].entry.talk else least)]
             if fit:
                 hit = max(fit, key=lambda item: (item[:3], -item[3]))[4]
-                return Found(hit.entry, text if exact else _mended(text, tokens, hit, language), asked, exact)
+                certain = hit.entry.talk or _EXPLAIN.search(text) is not None or (hit.entry.first and exact)
+                return Found(hit.entry, text if exact else _mended(text, tokens, hit), exact, certain)
         return None
 
     def _as_written(self, words: tuple[str, ...]) -> list[_Hit]:
@@ -223,7 +234,7 @@ def _covered(hit: _Hit, small: list[bool]) -> float:
     return inside / (inside + outside)
 
 
-def _mended(text: str, tokens: list[Token], hit: _Hit, language: Language) -> str:
+def _mended(text: str, tokens: list[Token], hit: _Hit) -> str:
     title = "".join(hit.title) if any(map(is_cjk, hit.title)) else " ".join(hit.title)
     return text[: tokens[hit.start].start] + title + text[tokens[hit.end - 1].end :]
 
@@ -242,4 +253,5 @@ def _entry(name: str, values: dict[str, object]) -> Entry:
     titles = tuple(tuple(token.text for token in _letters_joined(tokens_of(str(title)))) for title in english + chinese)
     if not all(titles):
         raise ValueError(f"manual.yaml: a phrase of {name} holds no word")
-    return Entry(name, titles, {"en": str(values["say_en"]), "zh": str(values["say_zh"])}, bool(values.get("talk")))
+    say: dict[Language, str] = {"en": str(values["say_en"]), "zh": str(values["say_zh"])}
+    return Entry(name, titles, say, talk=bool(values.get("talk")), first=bool(values.get("first")))

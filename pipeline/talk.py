@@ -1,0 +1,111 @@
+"""What of the model's talk may be spoken: at most two whole sentences, in the user's language, claiming no deed.
+
+The first sentence streams; the second is held back until it is whole, which costs no sound: its clause is only spoken
+whole, and the first one is sounding meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pipeline.frames import Language
+
+_SENTENCE_END = re.compile(r"[.!?](?=\s)|[。！？]|\n")
+_CJK = re.compile(r"[㐀-鿿]")
+_DEEDS = (
+    r"(?:turn|switch|set|open|clos|start|stopp?|activat|adjust|enabl|disabl|increas|decreas|lower|rais|play|paus|lock"
+    r"|unlock|navigat|call|chang|mut|plan|book|send|sent|add|put|tak|took|driv|brak|park|charg)"
+)
+_CLAIM: dict[Language, re.Pattern[str]] = {
+    "en": re.compile(
+        rf"\b(?:I|I've|I'll|I'm|I have|I will|I am|let me)(?: (?:have|will|am|now|just|already|going to|can))*"
+        rf" {_DEEDS}\w*\b|\b(?:has|have) been {_DEEDS}\w*\b|\bis now (?:on|off|open|closed|set|{_DEEDS}\w*)\b",
+        re.IGNORECASE,
+    ),
+    "zh": re.compile(
+        r"(?:我|已经?|正在|马上|现在)(?:就|已经?|会|将|来|正在)*(?:为您|帮您|给您|为你|帮你|给你)"
+        r"|已(?:经)?(?:打开|关闭|开启|调|设|播放|启动|锁|解锁|导航)|正在(?:打开|关闭|开启|调|设|播放|启动|导航)"
+        r"|我(?:已经?|会|来|将|马上|正在)(?:打开|关闭|开启|调|设|播放|启动|导航)"
+    ),
+}
+_MAYBE_CLAIM: dict[Language, re.Pattern[str]] = {
+    "en": re.compile(r"\b(?:I|I'\w*|let|has|have|is)(?: [\w']*){0,4}$", re.IGNORECASE),
+    "zh": re.compile(r"(?:我|已|正|马|现)[㐀-鿿]{0,6}$"),
+}
+_FOREIGN_LETTERS = 24
+"""So many characters without a Chinese one are no Mandarin answer."""
+
+
+class TalkFilter:
+    """One reply. `push` pieces and speak what comes back; `done` says that nothing further will be let through."""
+
+    def __init__(self, language: Language) -> None:
+        self.done = False
+        self._language = language
+        self._held = ""
+        self._said = ""
+        self._sentences = 0
+
+    @property
+    def said(self) -> str:
+        """All that was let through."""
+        return self._said
+
+    def push(self, piece: str) -> str:
+        """As much as may be spoken by now."""
+        if self.done:
+            return ""
+        self._held += piece
+        let_through = ""
+        while not self.done and (end := _SENTENCE_END.search(self._held)) is not None:
+            sentence, self._held = self._held[: end.end()], self._held[end.end() :]
+            let_through += self._sentence(sentence)
+        if self.done or self._sentences:
+            return self._speak(let_through)
+        return self._speak(let_through + self._begun())
+
+    def close(self, *, cut: bool = False) -> str:
+        """The end of the reply. `cut`: the model was stopped in its midst, so a second sentence is not whole."""
+        if self.done or (cut and self._sentences):
+            self._held = ""
+        rest, self._held = self._held, ""
+        return self._speak(self._sentence(rest) if rest else "")
+
+    def _speak(self, text: str) -> str:
+        self._said += text
+        return text
+
+    def _sentence(self, sentence: str) -> str:
+        """A whole sentence, or the rest of one; empty and done where it may not be spoken."""
+        if not sentence.strip() and not self._said.strip():
+            return ""
+        if self._forbidden(self._open_sentence() + sentence) or not sentence.strip():
+            self.done = True
+            return ""
+        self._sentences += 1
+        self.done = self._sentences == 2
+        return sentence.replace("\n", " ") if not self.done else sentence.rstrip("\n")
+
+    def _begun(self) -> str:
+        """What of the first sentence, still going on, can no longer become a claim."""
+        whole = self._open_sentence() + self._held
+        if self._forbidden(whole):
+            self.done, self._held = True, ""
+            return ""
+        if self._language == "zh" and not _CJK.search(whole):
+            return ""
+        maybe = _MAYBE_CLAIM[self._language].search(self._held)
+        cut = len(self._held) if maybe is None else maybe.start()
+        begun, self._held = self._held[:cut], self._held[cut:]
+        return begun
+
+    def _open_sentence(self) -> str:
+        return self._said if not self._sentences else ""
+
+    def _forbidden(self, sentence: str) -> bool:
+        if _CLAIM[self._language].search(sentence.replace("’", "'")):
+            return True
+        has_chinese = _CJK.search(sentence) is not None
+        if self._language == "en":
+            return has_chinese
+        return not has_chinese and len(sentence) > _FOREIGN_LETTERS
