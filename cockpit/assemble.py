@@ -13,6 +13,7 @@ from cockpit.modelwork import ModelWork, Unshared
 from cockpit.profile import Profile
 from cockpit.runtime import Parts, Sink
 from cockpit.sharing import Sharing, SharingPlan, open_shared, share
+from cockpit.waking import open_wake
 from models.engines.base import Voice
 from models.engines.causal_lm import CausalLM
 from models.engines.espeak import EspeakVoice, EspeakWorker
@@ -41,6 +42,10 @@ ESPEAK_VOICES: dict[Language, str] = {"en": "en-us", "zh": "cmn"}
 
 
 def _quiet(_what: str, _milliseconds: float) -> None:
+    return None
+
+
+def _nothing(_sample: int) -> None:
     return None
 
 
@@ -111,7 +116,9 @@ def _load(
     asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
     shared = None if arbitration is None else _timed("warm-up", announce, lambda: share(arbitration, model))
     work: ModelWork = Unshared() if shared is None else shared.work
-    parts = Parts(endpointer, asr, understanding, tts, sink, generations, tracer, work)
+    on_wake = _nothing if shared is None else shared.warm_ups.at_wake
+    wake = open_wake(profile.wake, folders, on_wake)
+    parts = Parts(endpointer, asr, understanding, tts, sink, generations, tracer, work, wake)
     return Assembly(parts, turn_ids, espeak, shared)
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from cockpit.profile_units import Duration, between
 from pipeline.endpoint import EndpointConfig
 from pipeline.frames import SAMPLE_RATE_HZ, Language
+from pipeline.wake import WakeConfig
 
 Flag = Annotated[bool, Field(strict=True)]
 Threads = Annotated[int, Field(strict=True, ge=1, le=64)]
@@ -166,6 +167,48 @@ class VehicleSection(Section):
         return self
 
 
+class ControlSection(Section):
+    """The socket that `o3ctl` asks: what the arbiter does, and orders to it."""
+
+    socket: Annotated[str, Field(pattern=r"^(auto|off|/.+)$")] = "auto"
+    """`auto`: `cockpit listen` opens it where `o3ctl` looks, `say` and `ask` do not. A path: always. `off`: never."""
+    group: str | None = None
+    """Members of this group may ask too, not only this process's user and root."""
+
+    def path(self, default: Path | None) -> Path | None:
+        """Where the socket goes; `default` is the place for `auto`, None where the command has none by itself."""
+        if self.socket == "off":
+            return None
+        return default if self.socket == "auto" else Path(self.socket)
+
+
+class WakeSection(Section):
+    """The wake word. Without an engine everything that is said is for the car."""
+
+    engine: Literal["none", "microwakeword", "openwakeword"] = "none"
+    """`microwakeword`: 50 KB, free to use. `openwakeword`: its trained models forbid commercial use."""
+    model: str = "hey_jarvis"
+    """The word: a model's name in the engine's folder, such as hey_jarvis, okay_nabu or alexa."""
+    threshold: Probability | None = None
+    """Probability from which the word counts; null for what its makers chose. Higher: misses more, wakes less."""
+    pre_roll: Annotated[Duration, between(Duration, "0ms", "3s")] = _duration("600ms")
+    """Audio before the decision that is passed on, so that word and command in one breath lose nothing."""
+    refractory: Annotated[Duration, between(Duration, "0ms", "10s")] = _duration("2s")
+    """After a wake-up no further one for so long."""
+    awake: Annotated[Duration, between(Duration, "1s", "120s")] = _duration("8s")
+    """Without speech or reply for so long, the word is needed again."""
+
+    @property
+    def config(self) -> WakeConfig:
+        """The same, as the wake stage takes it."""
+        return WakeConfig(
+            threshold=self.threshold,
+            pre_roll_ms=round(self.pre_roll.ms),
+            refractory_ms=round(self.refractory.ms),
+            awake_ms=round(self.awake.ms),
+        )
+
+
 class PrivacySection(Section):
     """What is kept of what was heard and said. Nothing, unless it is asked for here."""
 
@@ -197,6 +240,8 @@ class Profile(Section):
     tts: TtsSection = TtsSection()
     vehicle: VehicleSection = VehicleSection()
     privacy: PrivacySection = PrivacySection()
+    wake: WakeSection = WakeSection()
+    control: ControlSection = ControlSection()
     orchestration: dict[str, Any] = {}
     """Red lines, clusters, eviction and policy; checked by the arbiter."""
     tasks: dict[str, Any] = {}
@@ -206,4 +251,5 @@ class Profile(Section):
     def models(self) -> tuple[str, ...]:
         """The registry names this profile loads, each once."""
         names = (self.asr.model, self.llm.model, self.tts.en_voice, self.tts.zh_voice, "silero-vad", "espeak-ng")
-        return tuple(dict.fromkeys(names))
+        wake = () if self.wake.engine == "none" else (self.wake.engine,)
+        return tuple(dict.fromkeys((*names, *wake)))

@@ -1,6 +1,6 @@
 """The process: one thread per stage, one bounded channel per edge, nothing serialised in between.
 
-    source -> listen -> [frames] -> endpoint -> [utterances] -> recognise -> [transcripts] -> understand
+    source -> listen -> [frames] -> wake -> endpoint -> [utterances] -> recognise -> [transcripts] -> understand
            -> [deltas] -> speak -> [speech] -> play -> sink
 
 A stage never waits for a later one except through its bounded channel. Barge-in bumps the generation; every stage
@@ -22,6 +22,7 @@ from typing import Protocol
 from cockpit.answers import Answers
 from cockpit.ledger import Ledger, TurnRecord
 from cockpit.modelwork import ModelWork, Unshared
+from cockpit.waking import AlwaysAwake, WakeStage
 from models.errors import CockpitError
 from pipeline.asr import AsrStage
 from pipeline.audio_out import STALE, Played
@@ -115,6 +116,7 @@ class Parts:
     generations: Generations
     tracer: Tracer
     work: ModelWork = field(default_factory=Unshared)
+    wake: WakeStage = field(default_factory=AlwaysAwake)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,7 @@ class Runtime:
     # --- life ------------------------------------------------------------------------------------------------------
     def start(self) -> None:
         stages: tuple[tuple[str, Channel, Callable, Channel | None], ...] = (  # type: ignore[type-arg]
-            ("endpoint", self.edges.frames, self._endpoint, self.edges.utterances),
+            ("endpoint", self.edges.frames, self._hear, self.edges.utterances),
             ("recognise", self.edges.utterances, self._recognise, self.edges.transcripts),
             ("understand", self.edges.transcripts, self._understand, self.edges.deltas),
             ("speak", self.edges.deltas, self._speak, self.edges.speech),
@@ -195,7 +197,7 @@ class Runtime:
         """Start a turn from text instead of speech."""
         now_ns = time.monotonic_ns()
         generation = self.parts.generations.current
-        self.ledger.open(turn_id, generation)
+        self.ledger.open(turn_id, generation).decided_ns = now_ns
         self.edges.transcripts.put(Transcript(turn_id, generation, 0, "final", text, language, 0.0, now_ns, now_ns))
 
     def wait_idle(self, timeout_s: float = 60.0) -> bool:
@@ -253,6 +255,16 @@ class Runtime:
             self.parts.work.beat()
 
     # --- stages, in the order of the data ----------------------------------------------------------------------------
+    def _hear(self, frame: AudioFrame) -> None:
+        """The wake word first; nothing sleeps while somebody speaks or is answered."""
+        for passed in self.parts.wake.push(frame):
+            self._endpoint(passed)
+        if self.parts.endpointer.speech_started or self._answering():
+            self.parts.wake.stay_awake(frame.first_sample + len(frame.samples))
+
+    def _answering(self) -> bool:
+        return self.parts.sink.speaking() or not self.ledger.all_closed()
+
     def _endpoint(self, frame: AudioFrame) -> None:
         frame_end = frame.first_sample + len(frame.samples)
         for pushed in self.parts.endpointer.push(frame):
@@ -280,7 +292,7 @@ class Runtime:
 
     def _interrupt(self) -> None:
         """Barge-in: the person speaks while a reply sounds or is being made."""
-        if self.parts.sink.speaking() or not self.ledger.all_closed():
+        if self._answering():
             self._cancel_replies("barge-in")
 
     def _cancel_if_reopened(self, utterance: Utterance) -> Utterance:

@@ -88,6 +88,9 @@ class WakeGate:
     def push(self, frame: AudioFrame) -> list[AudioFrame]:
         """Take the next frame; the frames that pass now, in order. The end of the stream always passes."""
         start = frame.first_sample
+        if start < self._position:
+            self.awake = False  # another stream: nobody has woken it yet
+            self._asleep_at = 0
         if start != self._position and self._heard:
             self._restart()
         self._position = start + len(frame.samples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +15,11 @@ import typer
 from cockpit.assemble import Announce, Assembly, assemble
 from cockpit.cli.output import JsonFlag, print_json
 from cockpit.cli.timeline import check_text, timeline
+from cockpit.control import default_socket
 from cockpit.profile import Profile
-from cockpit.profile_load import load_profile
+from cockpit.profile_load import LoadedProfile, load_profile
 from cockpit.runtime import NullSink, Runtime, Sink
+from cockpit.sharing import SharingPlan
 from cockpit.telemetry.trace import TraceRecorder
 from models.errors import InputError, StartupError
 from models.store import Store
@@ -44,10 +47,12 @@ class Talk:
 @contextmanager
 def talking(profile_name: str, sink: Sink, trace: Path | None, *, live: bool, quiet: bool) -> Iterator[Talk]:
     """Assemble, start, hand over, stop; the trace is written whatever happens."""
-    profile = load_profile(profile_name).profile
+    loaded = load_profile(profile_name)
+    profile, store = loaded.profile, Store.open()
     tracer: TraceRecorder | None = TraceRecorder() if trace else None
     used: Tracer = tracer or NullTracer()
-    assembly = assemble(profile, Store.open(), sink, tracer=used, announce=_announce(quiet))
+    sharing = _sharing(loaded, store, live=live)
+    assembly = assemble(profile, store, sink, tracer=used, announce=_announce(quiet), sharing=sharing)
     runtime = Runtime(assembly.parts, live=live, barge_in=profile.audio.barge_in)
     runtime.start()
     try:
@@ -109,6 +114,7 @@ def listen(profile: ProfileName = "cpu", trace: TraceFile = None, json: JsonFlag
     source = MicSource(_device(loaded.audio.input_device), frame_samples=loaded.audio.frame_samples)
     sink = SpeakerSink(_device(loaded.audio.output_device))
     sink.start()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service's stop ends it as Ctrl-C does
     with talking(profile, sink, trace, live=True, quiet=json) as talk:
         if not json:
             typer.echo(f"listening on {source.name} at {source.rate_hz} Hz; Ctrl-C ends it")
@@ -122,6 +128,15 @@ def listen(profile: ProfileName = "cpu", trace: TraceFile = None, json: JsonFlag
         else:
             _show_new(talk.runtime, set(), "microphone", quiet=False)
             typer.echo(f"xruns {source.xruns}, samples lost {source.overrun_samples}")
+
+
+def _sharing(loaded: LoadedProfile, store: Store, *, live: bool) -> SharingPlan | None:
+    """How the process shares its device. Only one that stays has a socket by itself and learns for the next time."""
+    if loaded.arbiter is None:
+        return None
+    control = loaded.profile.control
+    socket = control.path(default_socket() if live else None)
+    return SharingPlan(loaded.arbiter, socket, control.group, store.root / "state" if live else None)
 
 
 def _device(name: str) -> str | None:
