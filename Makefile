@@ -17,6 +17,13 @@ demo: $(VENV)/.demo ## fetch, build, and play recorded commands through the whol
 test: $(VENV)/.test ## every test; fetches and builds the models it needs on first use
 	$(BIN)/python -m pytest
 
+bench: $(VENV)/.bench ## the benchmarks that need no GPU, beside their peers (about 20 minutes, a compiler for llama-cpp-python)
+	@for name in turn asr decode tts commands serialise idle arbiter warmup; do \
+	  echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
+
+gpu-check: ## on a machine with an NVIDIA GPU: lanes, gate and kernels; says pass or fail
+	$(PYTHON) -m benchmarks.gpu_check
+
 lint: $(VENV)/.test ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,6 +41,11 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python
 	@echo "== installing Cockpit with its test tools into $(VENV)"
 	@$(PIP) install -e '.[test]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.test
+	@echo "== installing the peers into $(VENV) (llama-cpp-python is compiled)"
+	@$(PIP) install -e '.[cpu,build,bench]'
 	@touch $@
 
 clean:
