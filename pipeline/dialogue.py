@@ -21,6 +21,7 @@ from models.engines.causal_lm import CausalLM
 from models.engines.lm_session import LmSession
 from pipeline.choose import Chooser
 from pipeline.frames import Language, ToolCall, ToolResult
+from pipeline.parse_rules import kept_in_mind
 from pipeline.parse_turn import interpret, is_complete
 from pipeline.replies import say
 from pipeline.talk import TalkFilter
@@ -196,11 +197,7 @@ class Understanding:
         """Run the plan's calls. A call that fails does not stop the others."""
         results = [self.toolbox.execute(call, turn_id) for call in plan.calls]
         exchange = self._exchange(turn_id, plan.text, plan.language)
-        acted = [
-            result.call
-            for result in results
-            if result.status == "done" and result.call.name.startswith(("set_", "play_", "control_", "ask_distance"))
-        ]
+        acted = [result.call for result in results if result.status == "done" and kept_in_mind(result.call)]
         exchange.last_call = acted[-1] if acted else exchange.last_call
         return results
 

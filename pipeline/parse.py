@@ -119,7 +119,8 @@ def pieces(text: str, lexicon: Lexicon) -> Iterator[str]:
         else:
             i += 1
     for position, character in enumerate(text):
-        if character in _PAUSES and not _inside_number(text, position):
+        pause = character in _PAUSES or (character == " " and _between_cjk(text, position))
+        if pause and not _inside_number(text, position):
             cut_at.append((position, position + 1))
     cut_at.sort()
     start = 0
@@ -145,6 +146,11 @@ def _splitter_at(tokens: list[Token], i: int) -> int:
             follows = "".join(token.text for token in tokens[i + 1 : i + 2])
             return 0 if splitter == "再" and follows in _MORE_OF else len(parts)
     return 0
+
+
+def _between_cjk(text: str, position: int) -> bool:
+    """A space that the recogniser wrote for a pause in Chinese."""
+    return 0 < position < len(text) - 1 and is_cjk(text[position - 1]) and is_cjk(text[position + 1])
 
 
 def _inside_number(text: str, position: int) -> bool:

@@ -66,6 +66,7 @@ _DISTANCE = re.compile(
     r"|how (?:much )?(?:further|farther|longer)"
     r"|how many (?:more )?(?:kilometers|kilometres|miles|minutes|hours)"
     r"|where is|where's|where are|where can"
+    r"|(?:when|what time) (?:will|do|would) (?:we|i) (?:be|get|arrive|reach)"
     r"|多远|多久|远吗|远不远|(?:多少|几)(?:公里|千米|里|分钟|个小时|小时)|多少路|距离|多长时间|在哪|有没有|哪里有|哪有|哪儿有"
 )
 _TAG_TO_ITEM = {
@@ -107,8 +108,9 @@ _DEVICE_TO_ITEM = {
 
 _TOLD = re.compile(
     r"\b(?:yesterday|last (?:night|week|month|year|summer|winter)|was|were|years ago|used to"
-    r"|i (?:love|hate|bought|closed|opened)"
-    r"|my (?:friend|brother|sister|house|wife|husband|boss)(?!.{0,20}(?:would like|wants|needs|'d like|is |prefers)))\b"
+    r"|i (?:love|hate|bought|closed|opened))\b"
+    r"|^\W*(?:and |but |so )?my (?:friend|brother|sister|house|wife|husband|boss)"
+    r"(?!.{0,20}(?:would like|wants|needs|'d like|is |prefers))\b"
     r"|昨天|昨晚|上次|去年|以前|我喜欢|我讨厌|我家的|他们|(?<!其)[他她]"
 )
 """Something told about another time, person or place: talk, not a wish."""

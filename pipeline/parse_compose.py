@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from pipeline.parse_numbers import Number
 from pipeline.vehicle.lexicon import Match
+from pipeline.vehicle.phonetics import is_cjk, readings
 
 _TOO_MUCH = re.compile(
     r"\b(?:too|so|bit|very) (?:loud|high|strong|fast|hard|hot|warm|bright|powerful|much)\b"
@@ -40,6 +41,7 @@ _MANOEUVRES = re.compile(
     r"|靠.{0,2}边.{0,2}停|挂.{0,2}[挡档]"
 )
 """Forbidden acts whose Chinese verb and object stand apart: 变个道."""
+_OWN_SEAT = re.compile(r"\b(?:my|driver'?s?|passenger'?s?|the) seat\b")
 _NOT_BEFORE = re.compile(
     r"(?:\bnot|n't|\bno longer|\bnever|不|没|没有|别|不是|并不|不算)"
     r"\s*(?:too|so|that|very|really|太|怎么|那么|很|是很|特别)?\s*$"
@@ -57,6 +59,10 @@ def compose(
     added = set(_feelings(text, names)) | set(_direction(text, names))
     if _MANOEUVRES.search(text) and not _named(names, "forbid"):
         added.add("forbid.manoeuvre")
+    if "device.temperature" in names and _OWN_SEAT.search(text) and not numbers:
+        added.add("device.seat_heating")
+    if not names & {"verb.up", "verb.down"} and _named(names, "device"):
+        added |= set(_homophone(text, numbers, spans))
     if _NO_LONGER.search(text) and _named(names, "device") and not names & {f"verb.{verb}" for verb in _ACTING}:
         added.add("verb.off")
         kept = [match for match in kept if "mark.negate" not in match.tags]
@@ -67,6 +73,20 @@ def compose(
     first = kept[0]
     kept[0] = Match(first.start, first.end, (first.tags - {steering}) | added, first.cost)
     return kept
+
+
+def _homophone(text: str, numbers: Sequence[Number], spans: Sequence[tuple[int, int]]) -> Iterable[str]:
+    """The verb of a change is one syllable that is often misheard: "深一度" for 升一度, "将两度" for 降两度."""
+    if not numbers or not numbers[-1].start:
+        return
+    low, high = spans[numbers[-1].start - 1]
+    before = text[low:high]
+    if len(before) != 1 or not is_cjk(before):
+        return
+    if readings(before)[1] & readings("升")[1]:
+        yield "verb.up"
+    elif readings(before)[0] & readings("降")[0]:
+        yield "verb.down"
 
 
 def _unit_of_number(match: Match, numbers: Iterable[Number], text: str, spans: Sequence[tuple[int, int]]) -> Match:

@@ -114,7 +114,9 @@ def _opening(name: str, evidence: Evidence, amount: Amount, **common: Any) -> li
         opens: bool | None = _WIDER.search(evidence.text) is not None
     elif evidence.has("verb.close", "verb.off") or evidence.has("verb.up"):
         opens = False
-    elif evidence.has("verb.open", "verb.on", "verb.down", "verb.set", "verb.tilt") or amount.value is not None:
+    elif evidence.has("verb.open", "verb.on", "verb.down", "verb.set", "verb.tilt") or (
+        amount.value is not None and (amount.to or amount.unit == "percent")
+    ):
         opens = True
     else:
         words = evidence.words

@@ -69,6 +69,10 @@ def candidates_of(
     media = media_call(evidence, lexicon)
     if media is not None and not question.is_question:
         return only(media)
+    wished = evidence.of("music") and (evidence.has("verb.set") or _WISH.search(evidence.text))
+    others = [name for name in evidence.names("device") if name != "media"]
+    if wished and not others and not question.is_question:
+        return only(make_call("play_media", query=evidence.names("music")[0]))
     device = device_calls(evidence, question.is_question)
     if device:
         return device
@@ -132,11 +136,13 @@ def _forbidden(evidence: Evidence) -> ToolCall | None:
 def _declined(evidence: Evidence) -> bool:
     """ "Don't open the window": a command not to act."""
     negations = [match for match in evidence.matches if "mark.negate" in match.tags]
-    if not negations or evidence.of("option"):
+    if evidence.of("option"):
         return False
-    after = [match for match in evidence.of("verb") if match.start >= negations[0].end]
+    after = [match for match in evidence.of("verb") if negations and match.start >= negations[0].end]
     object_said = any(evidence.of(group) for group in ("device", "place", "kind", "music"))
-    return object_said and (bool(after) or not evidence.of("verb"))
+    if _LEAVE.search(evidence.text) and object_said and not evidence.numbers:
+        return True
+    return bool(negations) and object_said and (bool(after) or not evidence.of("verb"))
 
 
 HEATED = ("set_steering_wheel_heating", "set_seat_heating")
@@ -166,7 +172,7 @@ def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[Candida
     ):
         assert last_call is not None
         return [_in_zone_of(last_call, evidence, candidate) for candidate in dict(DEVICES)[named](evidence, amount)]
-    if direction and evidence.has("verb.up", "verb.down") and len(evidence.tokens) <= 6:
+    if direction and evidence.has("verb.up", "verb.down") and _about_it(evidence):
         value = float(direction)
         return [
             Candidate(make_call("set_volume", target="media", action="change", value=10.0 * value), 0.0),
@@ -176,11 +182,14 @@ def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[Candida
     return []
 
 
+_LEAVE = re.compile(
+    r"\b(?:leave|keep)\b.*\b(?:closed|open|shut|on|off|alone|as|like)\b|别动|不动|保持.*[着样]", re.IGNORECASE
+)
 _OFFERED = re.compile(r"有没有|有.*的歌吗|\b(?:do you have|have you got|is there) (?:any|some)\b", re.IGNORECASE)
-_WISH = re.compile(r"\b(?:have|like|want|need|prefer|fancy|love)\b|想|要|希望|喜欢", re.IGNORECASE)
+_WISH = re.compile(r"\b(?:get|have|like|want|need|prefer|fancy|love)\b|想|要|希望|喜欢", re.IGNORECASE)
 _PRONOUN_WORDS = (
     "it that this them again more now a bit little too the back way to by all up down on off actually "
-    "rather instead sorry mean meant i no wait oh one please"
+    "rather instead sorry mean meant i no wait oh one please turn crank put make level"
 )
 _PRONOUNS = frozenset(_PRONOUN_WORDS.split()) | frozenset("它这个些点的了一吧再还要给我不对是哦算应该其实那")
 
@@ -219,16 +228,43 @@ _DEVICE_OF_TOOL = {
 }
 
 
+_DEVICE_OF_QUESTION = {
+    "windows": "window",
+    "sunroof": "sunroof",
+    "volume": "volume",
+    "fan": "fan",
+    "air_conditioning": "ac",
+    "recirculation": "recirculation",
+    "seat_heating": "seat_heating",
+    "media": "media",
+    "inside_temperature": "temperature",
+    "set_temperature": "temperature",
+    "lights": "light",
+    "wipers": "wiper",
+    "trunk": "trunk",
+}
+"""What "it" means after a question: "is the sunroof open? close it"."""
+
+
+def kept_in_mind(call: ToolCall) -> bool:
+    """True for a call that "it" or "there" may mean later."""
+    if call.name == "ask_vehicle":
+        return call.arguments["item"] in _DEVICE_OF_QUESTION
+    return call.name.startswith(("set_", "play_", "control_", "ask_distance"))
+
+
 def _device_for(last_call: ToolCall) -> str | None:
     if last_call.arguments.get("target") == "navigation":
         return "nav_voice"
+    if last_call.name == "ask_vehicle":
+        return _DEVICE_OF_QUESTION.get(last_call.arguments["item"])
     return _DEVICE_OF_TOOL.get(last_call.name)
 
 
 def _in_zone_of(last_call: ToolCall, evidence: Evidence, candidate: Candidate) -> Candidate:
     """ "Again", "close it": the same zone as before unless one was said."""
     arguments = candidate.call.arguments
-    if evidence.of("zone") or "zone" not in arguments or "zone" not in last_call.arguments:
+    if evidence.of("zone") or "zone" not in arguments or last_call.arguments.get("zone", "any") == "any":
         return candidate
     return Candidate(make_call(candidate.call.name, **{**arguments, "zone": last_call.arguments["zone"]}))
 

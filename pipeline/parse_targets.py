@@ -122,13 +122,16 @@ def navigation_call(evidence: Evidence) -> ToolCall | None:
         return ToolCall("navigate_to", {"place": place_key(evidence, places[-1].tags), "avoid": avoid})
     if places and (evidence.has("mark.nearest") or _only_place(evidence, places)) and not evidence.of("device"):
         return ToolCall("navigate_to", {"place": place_key(evidence, places[-1].tags), "avoid": avoid})
-    if gos and not places:
+    if places and _NEED.search(evidence.text) and not evidence.of("device") and not evidence.of("forbid"):
+        return ToolCall("navigate_to", {"place": place_key(evidence, places[-1].tags), "avoid": avoid})
+    if gos and not places and not evidence.has("verb.next", "verb.previous"):
         return _unknown_trip(evidence, gos[0], avoid)
     if avoid and not evidence.of("device"):
         return ToolCall("set_route_options", {"avoid": avoid})
     return None
 
 
+_NEED = re.compile(r"\b(?:i|we) (?:need|want)\b|\b(?:low on|out of)\b|我(?:想|要)(?:喝|吃|加油|充电)", re.IGNORECASE)
 _THERE = re.compile(r"\bthere\b|过去|那里|那儿|那边|这里|这儿")
 
 

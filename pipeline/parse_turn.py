@@ -113,6 +113,9 @@ def _spoken_of(parts: list[_Piece]) -> list[_Piece]:
 def _halves(text: str, lexicon: Lexicon, language: Language) -> list[str]:
     """Two commands said in one breath, without a pause: cut before the second verb, or before the second device."""
     evidence = evidence_of(text, lexicon, language)
+    cut = _second_amount(evidence)
+    if cut is not None:
+        return [text[:cut], text[cut:]]
     roles: list[tuple[str, int]] = []
     for match in evidence.matches:
         role = "D" if match.has("device") else "V" if _acts(match) else ""
@@ -122,6 +125,20 @@ def _halves(text: str, lexicon: Lexicon, language: Language) -> list[str]:
         return [text]
     cut = roles[2][1]
     return [text[:cut], text[cut:]]
+
+
+def _second_amount(evidence: Evidence) -> int | None:
+    """Where a second thing with a number of its own begins: "the fan to 60 in the temperature to 23"."""
+    if len(evidence.numbers) < 2:
+        return None
+    first, second = evidence.numbers[0], evidence.numbers[-1]
+    for group in ("device", "zone"):
+        named = evidence.of(group)
+        before = [match for match in named if match.end <= first.start]
+        between = [match for match in named if first.end <= match.start and match.end <= second.start]
+        if before and between and between[0].tags != before[-1].tags:
+            return evidence.tokens[between[0].start].start
+    return None
 
 
 def _acts(match: Match) -> bool:
@@ -280,6 +297,8 @@ def _tidy(clauses: list[Clause]) -> list[Clause]:
             kept[-1] = _with_options(clause, kept[-1].call.arguments["avoid"])
             continue
         asked_for = kept[-1].call if kept else None
+        if trip is not None and call.name == "navigate_to" and "station" in clause.evidence.words[-1:]:
+            continue
         where = asked_for.arguments["place"] if asked_for is not None and asked_for.name == "ask_distance" else None
         if call.name == "navigate_to" and where == call.arguments["place"]:
             kept[-1] = clause

@@ -141,14 +141,16 @@ class WhisperEngine:
         language = next(name for name in languages if self.config.languages[name] == language_token)
         prompt = [language_token, special["transcribe"], special["no_timestamps"]]
         tree = self._tree(language, tuple(hotwords))
-        tokens, logprob = self._greedy(prompt, samples.size, tree, cancelled)
+        tokens, logprob, boost = self._greedy(prompt, samples.size, tree, cancelled)
         text = self._tokenizer.decode(tokens, skip_special_tokens=True).strip()
         if language == "zh":
             text = self._simplified.convert(text)
         average = logprob / (len(tokens) + 1)
         if not believable(text, average, no_speech):
             return Hypothesis("", language, average, no_speech)
-        return Hypothesis(text, language, average, no_speech, tuple(tokens))
+        # the guards were measured with what hot words add; the caller is told how likely the text is without it
+        unbiased = average - boost / (len(tokens) + 1)
+        return Hypothesis(text, language, unbiased, no_speech, tuple(tokens))
 
     def _tree(self, language: str, hotwords: tuple[str, ...]) -> HotwordTree:
         """The hot words written in `language`'s script, as Whisper writes them. Built once per list."""
@@ -169,30 +171,35 @@ class WhisperEngine:
 
     def _greedy(
         self, prompt: list[int], samples: int, tree: HotwordTree, cancelled: Cancelled
-    ) -> tuple[list[int], float]:
-        """Decode until the end token. Returns the text tokens and the sum of their log-probabilities, end included."""
+    ) -> tuple[list[int], float, float]:
+        """Decode until the end token. Returns the text tokens, the sum of their log-probabilities, end included, and
+        how much of that sum the hot words added.
+        """
         limit = min(
             8 + int(MAX_TOKENS_PER_S * samples / RATE_HZ), self.config.decoder_positions - self.decoder.filled - 4
         )
         bias, begin_bias = self.text_bias(), self.text_bias()
         begin_bias[list(self.config.suppress_at_begin)] = -np.inf
         state: frozenset[int] = frozenset()
-        step = self.decoder.step(prompt, tree.boost(begin_bias, state))
+        added = tree.boost(begin_bias, state)
+        step = self.decoder.step(prompt, added)
         tokens: list[int] = []
-        logprob = 0.0
+        logprob, boost = 0.0, 0.0
         while len(tokens) < limit:
             if cancelled():
-                return [], 0.0
+                return [], 0.0, 0.0
             token = int(step.ids[0])
             logprob += float(step.values[0]) - step.log_sum_exp
+            boost += float(added[token])
             if token == self.config.tokens["end"]:
                 break
             tokens.append(token)
             if repeats(tokens, MAX_REPEATS):
-                return [], 0.0
+                return [], 0.0, 0.0
             state = tree.advance(state, token)
-            step = self.decoder.step([token], tree.boost(bias, state))
-        return tokens, logprob
+            added = tree.boost(bias, state)
+            step = self.decoder.step([token], added)
+        return tokens, logprob, boost
 
 
 def is_chinese(text: str) -> bool:
