@@ -41,6 +41,7 @@ _MANOEUVRES = re.compile(
     r"|靠.{0,2}边.{0,2}停|挂.{0,2}[挡档]"
 )
 """Forbidden acts whose Chinese verb and object stand apart: 变个道."""
+_SEAT_ZONES = {"zone.driver", "zone.passenger", "zone.rear", "zone.rear_left", "zone.rear_right"}
 _OWN_SEAT = re.compile(r"\b(?:my|driver'?s?|passenger'?s?|the) seat\b")
 _NOT_BEFORE = re.compile(
     r"(?:\bnot|n't|\bno longer|\bnever|不|没|没有|别|不是|并不|不算)"
@@ -61,7 +62,9 @@ def compose(
         added.add("forbid.manoeuvre")
     if "device.temperature" in names and _OWN_SEAT.search(text) and not numbers:
         added.add("device.seat_heating")
-    if not names & {"verb.up", "verb.down"} and _named(names, "device"):
+    if re.search("通风", text) and names & _SEAT_ZONES and _named(names, "verb"):
+        added.add("device.seat_ventilation")
+    if not names & {"verb.up", "verb.down"} and (_named(names, "device") or _named(names, "zone")):
         added |= set(_homophone(text, numbers, spans))
     if _NO_LONGER.search(text) and _named(names, "device") and not names & {f"verb.{verb}" for verb in _ACTING}:
         added.add("verb.off")

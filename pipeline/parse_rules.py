@@ -157,7 +157,8 @@ def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[Candida
         return only(make_call("restore_volume", target="media"))
     if evidence.has("verb.lock", "verb.unlock"):
         return lock_calls(evidence, amount)
-    if amount.value is not None and evidence.of("zone") and amount.unit is None and 10 <= amount.value <= 40:
+    where = evidence.of("zone") or (evidence.has("verb.set") and _CABIN.search(evidence.text))
+    if amount.value is not None and where and amount.unit is None and 10 <= amount.value <= 40:
         return temperature_calls(evidence, amount)
     direction = direction_of(evidence)
     if (
@@ -185,6 +186,7 @@ def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[Candida
 _LEAVE = re.compile(
     r"\b(?:leave|keep)\b.*\b(?:closed|open|shut|on|off|alone|as|like)\b|别动|不动|保持.*[着样]", re.IGNORECASE
 )
+_CABIN = re.compile(r"\b(?:cabin|the car|interior|in here)\b|车[里内]|车厢", re.IGNORECASE)
 _OFFERED = re.compile(r"有没有|有.*的歌吗|\b(?:do you have|have you got|is there) (?:any|some)\b", re.IGNORECASE)
 _WISH = re.compile(r"\b(?:get|have|like|want|need|prefer|fancy|love)\b|想|要|希望|喜欢", re.IGNORECASE)
 _PRONOUN_WORDS = (

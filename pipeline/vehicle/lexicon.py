@@ -20,7 +20,7 @@ from pipeline.parse_numbers import NUMBER_WORDS
 from pipeline.vehicle.phonetics import Token, character_cost, english_likeness, is_cjk, readings, tokens_of
 from pipeline.vehicle.places import Places
 
-FUZZY_GROUPS = ("device", "ask", "place", "kind", "feel", "forbid", "music", "unsupported")
+FUZZY_GROUPS = ("device", "ask", "place", "kind", "feel", "forbid", "music", "unsupported", "option")
 """Groups whose English phrases are also looked for by sound."""
 FUZZY_LIKENESS = 0.78
 FUZZY_LETTERS = 6
