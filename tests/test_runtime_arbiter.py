@@ -19,8 +19,11 @@ from cockpit.assemble import Assembly, assemble
 from cockpit.control import default_socket
 from cockpit.o3ctl import app
 from cockpit.profile_load import load_profile
+from cockpit.profile_plan import KV_SESSIONS
 from cockpit.runtime import NullSink, Runtime
 from cockpit.sharing import DIALOGUE, SharingPlan
+from models.engines.causal_lm import CausalLM
+from models.engines.lm_session import LmSession
 from models.errors import ConfigError
 from models.store import Store
 
@@ -40,7 +43,17 @@ def assembly(model_dir: Callable[[str], Path], folder: Path) -> Iterator[Assembl
         model_dir(name)
     assert loaded.arbiter is not None
     plan = SharingPlan(loaded.arbiter, folder / "o3.sock", state_dir=folder)
-    made = assemble(loaded.profile, Store.open(), NullSink(), sharing=plan)
+    opened: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        original = CausalLM.open_session
+
+        def counted(model: CausalLM) -> LmSession:
+            opened.append(session := original(model))
+            return session
+
+        patch.setattr(CausalLM, "open_session", counted)
+        made = assemble(loaded.profile, Store.open(), NullSink(), sharing=plan)
+    assert len(opened) == KV_SESSIONS, "profile_plan.py counts the caches of these"
     yield made
     made.close()
     assert not (folder / "o3.sock").exists()

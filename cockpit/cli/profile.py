@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -9,10 +10,22 @@ from typing import Annotated, Any
 
 import typer
 
+from cockpit.arbiter.config import Facts
 from cockpit.cli.output import JsonFlag, print_json, print_table
 from cockpit.profile_explain import Explanation, explain
 from cockpit.profile_load import LoadedProfile, dotted, load_profile
-from models.errors import ConfigError
+from cockpit.profile_plan import (
+    MIB,
+    LatencyEstimate,
+    MemoryPlan,
+    device_memory_bytes,
+    estimate_latency,
+    plan_memory,
+    restart_reason,
+)
+from models.errors import ConfigError, InputError
+from models.registry import load_registry
+from models.store import Store
 
 app = typer.Typer(help="Check, show and compare profiles.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -75,6 +88,94 @@ def diff(
         print_table(("key", name, "set at", other, "set at"), table)
     else:
         print("no difference")
+
+
+@app.command()
+def apply(
+    name: Name,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change and whether it fits.")] = False,
+    against: Annotated[str | None, typer.Option("--against", help="Profile in use; default: cpu or h200.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Check a profile against this machine: memory plan, latency estimate, what changes. Exit code 2 when refused."""
+    if not dry_run:
+        raise InputError(
+            f"a running Cockpit does not take a new profile yet: check it with --dry-run, then restart Cockpit with "
+            f"--profile {name}"
+        )
+    loaded = _here(name)
+    in_use = against or ("cpu" if loaded.profile.device == "cpu" else "h200")
+    memory = plan_memory(loaded, Store.open())
+    latency = estimate_latency(loaded.profile)
+    changes = differences(loaded, load_profile(in_use))
+    if json:
+        print_json(_plan_json(loaded, memory, latency, in_use, changes))
+    else:
+        _print_plan(loaded, memory, latency, in_use, changes)
+    if not memory.fits:
+        raise typer.Exit(ConfigError.exit_code)
+
+
+def _here(name: str) -> LoadedProfile:
+    """The profile checked against what this machine has. Raises ConfigError."""
+    device = load_profile(name).profile.device
+    total = device_memory_bytes(device)
+    facts = Facts(
+        device=device,
+        units=len(os.sched_getaffinity(0)) if device == "cpu" else None,
+        memory_total_mb=None if total is None else total >> 20,
+        models=load_registry().names,
+    )
+    return load_profile(name, facts=facts)
+
+
+Change = tuple[str, Any, str, Any, str]
+
+
+def _plan_json(
+    loaded: LoadedProfile, memory: MemoryPlan, latency: LatencyEstimate, in_use: str, changes: list[Change]
+) -> dict[str, Any]:
+    return {
+        "ok": memory.fits,
+        "refused": None if memory.fits else memory.refusal,
+        "files": loaded.files,
+        "warnings": [str(warning) for warning in loaded.warnings],
+        "memory": {
+            "items": [asdict(item) for item in memory.items],
+            "sum_bytes": memory.sum_bytes,
+            "limit_bytes": memory.limit_bytes,
+            "total_bytes": memory.total_bytes,
+        },
+        "latency": asdict(latency),
+        "against": in_use,
+        "changes": [
+            {"key": key, "value": value, "value_in_use": other, "restart": True, "because": restart_reason(key)}
+            for key, value, _, other, _ in changes
+        ],
+    }
+
+
+def _print_plan(
+    loaded: LoadedProfile, memory: MemoryPlan, latency: LatencyEstimate, in_use: str, changes: list[Change]
+) -> None:
+    for warning in loaded.warnings:
+        sys.stderr.write(f"warning: {warning}\n")
+    rows = [(item.name, f"{item.count_bytes / MIB:.0f} MiB", item.note) for item in memory.items]
+    limit = (
+        f"no limit is known: no {loaded.profile.device} device answers here"
+        if memory.limit_bytes is None
+        else f"limit {memory.limit_bytes / MIB:.0f} MiB, {memory.limit_percent:g} % of the device's memory"
+    )
+    print_table(("memory", "size", "from"), [*rows, ("sum", f"{memory.sum_bytes / MIB:.0f} MiB", limit)])
+    print(f"\nlatency, end of speech to first sound ({latency.source})")
+    if latency.command_ms is not None and latency.question_ms is not None:
+        print(f"  command   about {latency.command_ms:.0f} ms\n  question  about {latency.question_ms:.0f} ms")
+    print(f"\nchanges against {in_use}" + ("" if changes else ": none"))
+    if changes:
+        texts = ((key, _text(other), _text(value), restart_reason(key)) for key, value, _, other, _ in changes)
+        print_table(("key", "in use", "new", "needs a restart"), texts)
+    if not memory.fits:
+        sys.stderr.write(f"cockpit: refused: {memory.refusal}\n")
 
 
 def differences(mine: LoadedProfile, theirs: LoadedProfile) -> list[tuple[str, Any, str, Any, str]]:
