@@ -44,6 +44,8 @@ _SYSTEM: dict[Language, str] = {
     "zh": "你是汽车的语音助手。用一两句简短的中文口语回答，不要列表。你在这里不能操作车辆，绝不要说你已经操作了。",
 }
 _SILENT: dict[Language, str] = {"en": "Sorry, I did not understand that.", "zh": "抱歉，我没有听懂。"}
+_UNSURE: dict[Language, str] = {"en": "I am not sure about that.", "zh": "这个我不太清楚。"}
+"""Said where nothing that the model says may be spoken."""
 
 
 def _changes(call: ToolCall) -> bool:
@@ -108,7 +110,6 @@ class Understanding:
     _chats: int = 0
     _open_chat: int = 0
     """Number of the chat whose stream is going on, 0 without one: it alone may use the sessions."""
-    _prepared: tuple[Language, tuple[int, ...]] | None = None
 
     @classmethod
     def create(
@@ -264,31 +265,30 @@ class Understanding:
         if rest:
             yield rest
         if not talk.said.strip():
-            yield _SILENT[language]
+            yield _UNSURE[language]
 
     def prepare(
         self, cancelled: Callable[[], bool] = _never, *, at_boundary: Callable[[], None] = _no_boundary
     ) -> bool:
         """Prefill what was said so far, so that the next chat only computes its own words. For idle time after a turn.
 
-        Costs nothing when nothing changed since the last call. True when all is ready; False while a chat is going on
+        Every language of the history is prefilled, the last one first; where nothing changed that costs about a
+        millisecond. True when all is ready; False while a chat is going on
         or when `cancelled`, which is asked every PREPARE_CHUNK tokens: call it again later.
         """
         if self.lm is None:
             return True
         if self._open_chat:
             return False
-        language = next(reversed(self._history.values())).language if self._history else self.default_language
-        tokens = tuple(self._history_tokens(language))
+        spoken = [exchange.language for exchange in reversed(self._history.values())] or [self.default_language]
+        return all(self._prefilled(language, cancelled, at_boundary) for language in dict.fromkeys(spoken))
+
+    def _prefilled(self, language: Language, cancelled: Callable[[], bool], at_boundary: Callable[[], None]) -> bool:
         session = self.chat_sessions[language]
-        if self._prepared == (language, tokens) and session.tokens == tokens:
-            return True
-        if session.tokens[: len(tokens)] != tokens or session.cached < len(tokens):
+        tokens = tuple(self._history_tokens(language))
+        if session.cached < len(tokens) or session.tokens[: len(tokens)] != tokens:
             session.set_tokens(tokens, chunk=PREPARE_CHUNK, cancelled=cancelled, at_boundary=at_boundary)
-        if session.cached < len(tokens):
-            return False
-        self._prepared = (language, tokens)
-        return True
+        return session.cached >= len(tokens)
 
     def is_complete(self, text: str, language: Language) -> bool:
         """True when the partial transcript is already a whole command that is unlikely to go on."""

@@ -1,7 +1,8 @@
 """A streamed reply to clauses: what must not be spoken is filtered out, and the first clause is let go early.
 
-The first clause may end at a comma once it is long enough to cover the making of the next; later ones end with their
-sentence. A clause is display text: `pipeline.spoken.spoken` turns it into what the voice says.
+The first clause may end at a comma, or before a word that opens a new part of the sentence ("which", "because", 从而),
+once it is long enough to cover the making of the next; later ones end with their sentence. A clause is display text:
+`pipeline.spoken.spoken` turns it into what the voice says.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _OPEN_OR_STRAY = re.compile("|".join(re.escape(tag) for tag in _TAGS), re.IGNORE
 
 FIRST_CLAUSE_UNITS = 4
 """Shortest first clause cut at a comma: a Han character counts 1, a Latin word or number 1.5 (about 0.2 s a unit)."""
+FIRST_BREAK_UNITS = 7.5
+"""Shortest first clause cut before a joining word, where no mark tells the voice to pause: five words."""
 LONGEST_UNITS = 60
 """A clause this long is cut at its last comma, or else at its last space: it bounds the time to the next sound."""
 
@@ -76,6 +79,24 @@ _ABBREVIATIONS = frozenset(
 )
 _MAYBE_ABBREVIATIONS = frozenset(
     ["a.m", "p.m", "am", "pm", "etc", "inc", "ltd", "co", "ave", "rd", "blvd", "ln", "pkwy", "u.s", "u.k", "st", "dr"]
+)
+# A part of a sentence begins with these. More words must follow: a lone last word sounds torn off. No mark may stand
+# among them, or else the cut would depend on how the text came in.
+_JOINING_EN = re.compile(
+    r"(?<=[a-z]) (?=(?:(?:but|because|which|while|when|where|if|unless|until|although|so that|that (?:\w+s|are|can))"
+    r"|(?:and|so|that)(?= (?:it|they|you|we|I|this|then|the car)\b)) (?P<next>[A-Za-z'-]+) [A-Za-z'-]+\s)"
+)
+_JOINING_ZH = re.compile(
+    r"(?<=[\u3400-\u9fff])(?=(?:并且?|从而|以便|因为|所以|但是?|而且|同时|然后|以及|或者|如果|这样|使得|用来)"
+    r"[\u3400-\u9fff]{4})"
+)
+_NUMBER_WORD = re.compile(
+    r"(?:\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|\w+teen|\w+ty|hundred|thousand|million|half|quarter"
+    r"|point|minus|between|both|either|more|less|up|on|off|back))$",
+    re.IGNORECASE,
+)
+_TURNING_WORDS = frozenset(
+    ["a", "an", "the", "of", "to", "for", "in", "at", "by", "with", "from", "not", "very", "and", "or", "but"]
 )
 _WORD_BEFORE = re.compile(r"(?:^|[\s(\"'“‘\u3400-\u9fff])([A-Za-z][A-Za-z.]*)$")
 _LIST_NUMBER = re.compile(r"(?:^|\n)\s*\d{1,3}$")
@@ -174,10 +195,13 @@ def _length(unit: re.Match[str]) -> float:
 def _clause_end(text: str, *, first: bool, final: bool) -> int | None:
     """Where the first clause of `text` ends, None while that is not certain."""
     soft = 0
+    early = _early_end(text) if first else None
     for mark in _CANDIDATE.finditer(text):
         end = mark.end()
         while end < len(text) and text[end] in _CLOSERS:
             end += 1
+        if early is not None and early <= mark.start():
+            return early
         kind = _kind(text, mark, end, final)
         if kind == "wait":
             return None
@@ -189,9 +213,27 @@ def _clause_end(text: str, *, first: bool, final: bool) -> int | None:
             if first and units(text[:end]) >= FIRST_CLAUSE_UNITS:
                 return end
             soft = end
+    if early is not None:
+        return early
     if units(text) <= LONGEST_UNITS:
         return None
     return soft or _cut_by_length(text)
+
+
+def _early_end(text: str) -> int | None:
+    """Where a first clause may end before a joining word; never inside a name, a number or brackets."""
+    for pattern in (_JOINING_EN, _JOINING_ZH):
+        for joint in pattern.finditer(text):
+            before = text[: joint.start()]
+            end = before.rpartition(" ")[2]
+            if units(before) < FIRST_BREAK_UNITS or _OPENERS.search(before) or _NUMBER_WORD.search(before):
+                continue
+            if pattern is _JOINING_EN:
+                named = end[:1].isupper() or (joint["next"][:1].isupper() and joint["next"] != "I")
+                if named or end.lower() in _TURNING_WORDS:
+                    continue
+            return joint.end()
+    return None
 
 
 def _cut_by_length(text: str) -> int:

@@ -46,6 +46,22 @@ CASES: list[tuple[Language, str, list[str]]] = [
     ("zh", "等等……我想想。", ["等等……我想想。"]),
     ("zh", "<think>秘密。</think>您好！", ["您好！"]),
     ("zh", "第一；第二；第三", ["第一；", "第二；", "第三"]),
+    # The first clause also ends before a joining word, from five words or eight characters on.
+    ("en", "A heat pump is a thing that moves the warm air.", ["A heat pump is a thing", "that moves the warm air."]),
+    ("en", "You can stop the car when you feel tired.", ["You can stop the car", "when you feel tired."]),
+    ("en", "It is a thing that moves warmth.", ["It is a thing that moves warmth."]),
+    ("en", "I like the old song but it ends too soon.", ["I like the old song", "but it ends too soon."]),
+    ("zh", "动能回收可以把电能充回电池从而增加续航里程。", ["动能回收可以把电能充回电池", "从而增加续航里程。"]),
+    # Not too early, not before a last word or two, not in a number, a name, a list, brackets or after a small word.
+    ("en", "The engine stops because it is cold.", ["The engine stops because it is cold."]),
+    ("en", "You should stop the car when tired.", ["You should stop the car when tired."]),
+    ("en", "It will take about fifty but you can wait here.", ["It will take about fifty but you can wait here."]),
+    ("en", "We all went to Paris because it is very nice.", ["We all went to Paris because it is very nice."]),
+    ("en", "This is the famous film But I Love Her Still.", ["This is the famous film But I Love Her Still."]),
+    ("en", "The AC is on and the fan is at fifty percent.", ["The AC is on and the fan is at fifty percent."]),
+    ("en", "It (the small red light that is there) helps.", ["It (the small red light that is there) helps."]),
+    ("en", "This is what it is for when you are late.", ["This is what it is for when you are late."]),
+    ("zh", "已打开空调然后关闭了所有车窗。", ["已打开空调然后关闭了所有车窗。"]),
 ]  # fmt: skip
 
 
