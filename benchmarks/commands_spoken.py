@@ -35,7 +35,7 @@ from models.store import Store
 from pipeline.dialogue import Understanding
 from pipeline.vehicle.signals import EmbeddedTree
 
-THRESHOLDS = (None, -0.9, -0.8, -0.7, -0.6, -0.5, -0.4)
+THRESHOLDS: tuple[float | str | None, ...] = (None, "default", -0.8, -0.7, -0.6, -0.5, -0.4)
 SPOKEN_RMS = 0.05
 CHANGES = ("set", "media", "nav", "multi")
 
@@ -107,11 +107,15 @@ def listen(commands: Sequence[BlindCommand], each: int, levels: Sequence[int]) -
             yield Heard(index, name, "clean" if level is None else f"{level}dB", text, language, logprob)
 
 
-def judge_all(commands: Sequence[BlindCommand], heard: Sequence[Heard], threshold: float | None) -> dict[str, Any]:
+def judge_all(
+    commands: Sequence[BlindCommand], heard: Sequence[Heard], threshold: float | str | None
+) -> dict[str, Any]:
     """Shares right and actions that nobody asked for, by condition and language."""
     tree = EmbeddedTree()
     understanding = Understanding.create(tree)
-    understanding.repeat_below = -100.0 if threshold is None else threshold
+    if threshold != "default":
+        lowest = -100.0 if threshold is None else float(threshold)
+        understanding.repeat_below = {"en": lowest, "zh": lowest}
     understanding.warm_up()
     result: dict[str, Any] = {"wrong": [], "missed": []}
     for item in heard:
@@ -168,7 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for threshold, table in result.items():
         console.print(f"threshold {threshold}", {k: v for k, v in table.items() if isinstance(v, dict)})
     for kind in ("wrong", "missed"):
-        for line in result["None"][kind]:
+        for line in result["default"][kind]:
             console.print(f"{kind}: {line}", markup=False)
     return 0
 

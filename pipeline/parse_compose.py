@@ -41,6 +41,12 @@ _MANOEUVRES = re.compile(
     r"|靠.{0,2}边.{0,2}停|挂.{0,2}[挡档]"
 )
 """Forbidden acts whose Chinese verb and object stand apart: 变个道."""
+_WARM_UP = re.compile(r"\b(?:warm|heat) (?!seat)(?:\w+ ){1,4}up\b")
+_COOL_DOWN = re.compile(r"\bcool (?!seat)(?:\w+ ){1,4}down\b")
+_SPEED_SET = re.compile(
+    r"\b(?:set|increase|reduce|keep|hold|raise|lower|bring)\b(?: \w+)? (?:our|my|the|vehicle|car|driving|car's) speed\b"
+    r"|\b(?:drive|go) (?:at|to) \w+(?: \w+)? (?:kilomet|miles|km)|(?:时速|车速).{0,4}[提加降减调升设]"
+)
 _SEAT_ZONES = {"zone.driver", "zone.passenger", "zone.rear", "zone.rear_left", "zone.rear_right"}
 _OWN_SEAT = re.compile(r"\b(?:my|driver'?s?|passenger'?s?|the) seat\b")
 _NOT_BEFORE = re.compile(
@@ -58,6 +64,11 @@ def compose(
     kept = [match for match in kept if not _denied(match, text, spans)]
     names = {tag for match in kept for tag in match.tags}
     added = set(_feelings(text, names)) | set(_direction(text, names))
+    if _WARM_UP.search(text) or _COOL_DOWN.search(text):
+        added.add("verb.warmer" if _WARM_UP.search(text) else "verb.cooler")
+        kept = [match for match in kept if not match.has("feel")] or kept
+    if _SPEED_SET.search(text) and not names & {"device.fan", "device.wiper", "verb.play"}:
+        added.add("forbid.accelerate")
     if _MANOEUVRES.search(text) and not _named(names, "forbid"):
         added.add("forbid.manoeuvre")
     if "device.temperature" in names and _OWN_SEAT.search(text) and not numbers:
@@ -120,6 +131,8 @@ def _feelings(text: str, names: set[str]) -> Iterable[str]:
         yield "device.rear_defrost" if _REAR.search(text) else "device.front_defrost"
     elif (blind or misted) and not _named(names, "verb"):
         yield "feel.fog_rear" if _REAR.search(text) else "feel.fog"
+    if "feel.fog" in names and re.search(r"\b(?:back|rear|behind)\b|后", text):
+        yield "feel.fog_rear"
     if "feel.cold" in names and _WHEEL.search(text):
         yield "feel.cold_hands"
     if "feel.cold" in names and _SEAT.search(text) and not re.search(r"\bback seats?\b|后[排座]", text):

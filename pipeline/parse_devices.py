@@ -52,7 +52,8 @@ def level_calls(name: str, evidence: Evidence, amount: Amount, **common: Any) ->
     if value is not None and amount.unit == "level" and not temperature:
         value = round(value * 100 / LEVELS.get(name, 10), 0)
     if value is not None:
-        absolute = amount.to or direction == 0 or (not amount.by and abs(value) >= (12 if temperature else 35))
+        unsaid_to = evidence.language == "en" and not amount.by and abs(value) >= (12 if temperature else 35)
+        absolute = amount.to or direction == 0 or unsaid_to
         if absolute:
             return only(make_call(name, **common, action="set", value=value))
         return only(make_call(name, **common, action="change", value=direction * value))

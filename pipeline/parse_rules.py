@@ -80,6 +80,9 @@ def candidates_of(
         return []
     if last_call is not None and last_call.name in HEATED and evidence.has("verb.warmer") and _about_it(evidence):
         return dict(DEVICES)[_DEVICE_OF_TOOL[last_call.name]](evidence, amount_of(evidence))
+    amount = amount_of(evidence)
+    if amount.value is not None and amount.unit == "celsius" and direction_of(evidence):
+        return temperature_calls(evidence, amount)
     feeling = feeling_calls(evidence)
     if feeling:
         return feeling
