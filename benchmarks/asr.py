@@ -111,7 +111,7 @@ def own(engine: WhisperEngine, words: Sequence[str]) -> Recognise:
 
 
 def ctranslate2_folder(source: Path, made: Path) -> Path:
-    """The pinned files as CTranslate2 wants them, in `made`: the vocabulary, timestamps included, in a file of its own."""
+    """The pinned files as CTranslate2 wants them, in `made`; the vocabulary (timestamps too) in a file of its own."""
     tokenizer = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
     ids = {**tokenizer["model"]["vocab"], **{t["content"]: t["id"] for t in tokenizer["added_tokens"]}}
     times = [f"<|{step * 0.02:.2f}|>" for step in range(1501)]
