@@ -172,9 +172,10 @@ class Understanding:
         if not any(character.isalnum() for character in text):
             return Plan(text, language)
         found = self.manual.find(text)
-        if found is not None and found.certain:
-            return Plan(text, language, chat=True)
         clauses = interpret(text, self.lexicon, language, self._last_call())
+        about_now = any(clause.call.name in ("ask_vehicle", "ask_distance") for clause in clauses)
+        if found is not None and found.certain and not about_now:
+            return Plan(text, language, chat=True)
         if not clauses:
             return Plan(text, language, chat=True)
         calls: list[ToolCall] = []

@@ -89,7 +89,7 @@ def evidence_of(text: str, lexicon: Lexicon, language: Language) -> Evidence:
     spans = [(token.start, token.end) for token in tokens]
     plain = simple_form(text).lower().replace("’", "'")
     alone = [match for match in found if not any(_crosses(match, number) for number in numbers)]
-    matches = tuple(compose(plain, alone, numbers, spans))
+    matches = tuple(compose(plain, alone, numbers, spans, by_sound=lexicon.by_sound))
     tags = frozenset(tag for match in matches for tag in match.tags)
     return Evidence(text, tokens, matches, numbers, language, text.rstrip().endswith(("?", "？")), tags)
 

@@ -34,7 +34,7 @@ class Amount:
 def amount_of(evidence: Evidence) -> Amount:
     """The clause's amount; the last number counts where several were said ("no, 22")."""
     words = evidence.words
-    unit = next(iter(evidence.names("unit")), None)
+    unit = _unit_of(evidence)
     names = evidence.names("amount")
     word = next((name for name in ("max", "min", "little", "lot") if name in names), None)
     if word is None and _LITTLE.search(evidence.text):
@@ -60,6 +60,17 @@ def amount_of(evidence: Evidence) -> Amount:
     if fraction is not None and word not in ("max", "min"):
         return Amount(value=fraction, unit="percent", word=None, to=True)
     return Amount(unit=unit, word=word, by=by_words)
+
+
+def _unit_of(evidence: Evidence) -> str | None:
+    """The unit that stands at the last number, else the first one said."""
+    if evidence.numbers and not evidence.has("unit.fahrenheit", "unit.kelvin"):
+        number = evidence.numbers[-1]
+        for match in evidence.of("unit"):
+            if match.start == number.end or (match.end == number.start and "unit.percent" in match.tags):
+                return match_names(match, "unit")[0]
+    named = evidence.names("unit")
+    return next((name for name in named if name in ("fahrenheit", "kelvin")), next(iter(named), None))
 
 
 def _is_chinese_tenths(evidence: Evidence, number: Number) -> bool:

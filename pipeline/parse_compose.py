@@ -47,6 +47,8 @@ _SPEED_SET = re.compile(
     r"\b(?:set|increase|reduce|keep|hold|raise|lower|bring)\b(?: \w+)? (?:our|my|the|vehicle|car|driving|car's) speed\b"
     r"|\b(?:drive|go) (?:at|to) \w+(?: \w+)? (?:kilomet|miles|km)|(?:时速|车速).{0,4}[提加降减调升设]"
 )
+_CLOSED_MISHEARD = re.compile(r"^[^开打]掉|^[^开打马]上(?:所有|全部)?(?:车?窗|天窗)")
+"""关掉 and 关上 with their first syllable misheard: only what follows tells."""
 _SEAT_ZONES = {"zone.driver", "zone.passenger", "zone.rear", "zone.rear_left", "zone.rear_right"}
 _OWN_SEAT = re.compile(r"\b(?:my|driver'?s?|passenger'?s?|the) seat\b")
 _NOT_BEFORE = re.compile(
@@ -57,7 +59,7 @@ _ACTING = ("on", "open", "play", "set", "close", "warmer", "cooler", "go")
 
 
 def compose(
-    text: str, matches: Sequence[Match], numbers: Sequence[Number], spans: Sequence[tuple[int, int]]
+    text: str, matches: Sequence[Match], numbers: Sequence[Number], spans: Sequence[tuple[int, int]], *, by_sound: bool
 ) -> list[Match]:
     """The matches with what they mean together; `text` in lower case and simple characters, `spans` of its tokens."""
     kept = [_unit_of_number(match, numbers, text, spans) for match in matches]
@@ -75,8 +77,10 @@ def compose(
         added.add("device.seat_heating")
     if re.search("通风", text) and names & _SEAT_ZONES and _named(names, "verb"):
         added.add("device.seat_ventilation")
-    if not names & {"verb.up", "verb.down"} and (_named(names, "device") or _named(names, "zone")):
+    if by_sound and not names & {"verb.up", "verb.down"} and (_named(names, "device") or _named(names, "zone")):
         added |= set(_homophone(text, numbers, spans))
+    if by_sound and _CLOSED_MISHEARD.search(text) and _named(names, "device") and not _named(names, "verb"):
+        added.add("verb.off")
     if _NO_LONGER.search(text) and _named(names, "device") and not names & {f"verb.{verb}" for verb in _ACTING}:
         added.add("verb.off")
         kept = [match for match in kept if "mark.negate" not in match.tags]

@@ -58,6 +58,8 @@ NUMBER_WORDS = frozenset(_UNITS) | frozenset(_TENS) | {"hundred", "thousand", "p
 _NOT_A_NUMBER_AFTER_ONE = frozenset("点些下首个半会起定样直条曲段共只股键格路边则次")
 _COUNTED = frozenset("边扇侧排位人首种张条位")
 """After a numeral these count things; the numeral is no amount: 两边的窗."""
+_LIKE_TEN = frozenset("时是石实拾")
+"""Sound like 十; after 百分之 and one numeral nothing else can stand."""
 _MEASURES = tuple([word] for word in "度档挡级格")
 _MINUS = {"minus", "negative", "负"}
 
@@ -182,6 +184,8 @@ def _chinese_at(words: Sequence[str], i: int) -> tuple[float, int, bool] | None:
         following in _COUNTED or (following == "个" and list(words[at + 1 : at + 2]) not in _MEASURES)
     ):
         return None
+    if len(run) == 1 and run[0] in _DIGITS and following in _LIKE_TEN and list(words[max(i - 1, 0) : i]) == ["之"]:
+        return 10.0 * _DIGITS[run[0]], at + 1, True
     value = _chinese_value(run)
     open_ended = len(run) == 1 or run[-1] == "十"
     if following == "点" and at + 1 < len(words) and words[at + 1] in _DIGITS:

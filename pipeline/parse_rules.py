@@ -176,7 +176,7 @@ def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[Candida
     ):
         assert last_call is not None
         return [_in_zone_of(last_call, evidence, candidate) for candidate in dict(DEVICES)[named](evidence, amount)]
-    if direction and evidence.has("verb.up", "verb.down") and _about_it(evidence):
+    if direction and not evidence.numbers and evidence.has("verb.up", "verb.down") and _about_it(evidence):
         value = float(direction)
         return [
             Candidate(make_call("set_volume", target="media", action="change", value=10.0 * value), 0.0),

@@ -55,7 +55,7 @@ class Lexicon:
     """All phrases, indexed once. Read only after construction; any thread may use it."""
 
     def __init__(self, phrases: dict[str, list[str]], *, by_sound: bool = True) -> None:
-        self._by_sound = by_sound
+        self.by_sound = by_sound
         self._english: dict[tuple[str, ...], set[str]] = defaultdict(set)
         self._chinese: dict[str, list[tuple[tuple[str, ...], str]]] = defaultdict(list)
         self._fuzzy: list[tuple[tuple[str, ...], str]] = []
@@ -86,7 +86,7 @@ class Lexicon:
             self._find_chinese(words, start, found)
             self._find_english(words, start, found)
         chosen = _best(found)
-        stretches = _free_stretches(words, chosen, self._known_words) if self._by_sound else []
+        stretches = _free_stretches(words, chosen, self._known_words) if self.by_sound else []
         if stretches:
             for low, high in stretches:
                 self._find_by_sound(words, low, high, found)
@@ -98,7 +98,7 @@ class Lexicon:
         near.
         """
         words = tuple(token.text for token in tokens)
-        if not self._by_sound or not 3 <= len(words) <= 6 or not all(map(is_cjk, words)):
+        if not self.by_sound or not 3 <= len(words) <= 6 or not all(map(is_cjk, words)):
             return None
         near: list[tuple[float, str]] = []
         for phrases in self._chinese.values():
@@ -128,7 +128,7 @@ class Lexicon:
     def _chinese_cost(self, heard: tuple[str, ...], phrase: tuple[str, ...], per_character: float) -> float | None:
         if heard == phrase:
             return 0.0
-        if len(phrase) == 1 or not self._by_sound:
+        if len(phrase) == 1 or not self.by_sound:
             return None
         limit = 0.3 * len(phrase) - 0.2 if len(phrase) == 2 else per_character * len(phrase)
         if any(a in NUMERALS and b == "度" for a, b in pairwise(heard)):
@@ -143,7 +143,7 @@ class Lexicon:
 
     def _one_wrong(self, heard: tuple[str, ...], phrase: tuple[str, ...]) -> float | None:
         """1.0 for a device of four characters or more of which exactly one was heard as something else entirely."""
-        if not self._by_sound or len(phrase) < 4 or not all(map(is_cjk, heard)) or NUMERALS & set(heard):
+        if not self.by_sound or len(phrase) < 4 or not all(map(is_cjk, heard)) or NUMERALS & set(heard):
             return None
         return 1.0 if sum(a != b for a, b in zip(heard, phrase, strict=True)) == 1 else None
 
@@ -180,6 +180,8 @@ def _overlap(a: Match, b: Match) -> bool:
 
 MATCH_PRICE = 0.35
 COST_PRICE = 1.5
+LIKENESS_PRICE = 0.25
+"""What words only alike cost at all: exact ones are preferred to more of them."""
 
 
 def _best(found: dict[tuple[int, int], dict[str, float]]) -> list[Match]:
@@ -214,7 +216,8 @@ def _weight(match: Match) -> float:
     length = float(match.end - match.start)
     if not _content(match):
         length *= 0.7
-    return length - COST_PRICE * match.cost - MATCH_PRICE
+    likeness_price = COST_PRICE * match.cost + (LIKENESS_PRICE if match.cost else 0.0)
+    return length - likeness_price - MATCH_PRICE
 
 
 def _free_stretches(words: tuple[str, ...], chosen: list[Match], known: set[str]) -> list[tuple[int, int]]:
