@@ -1,7 +1,7 @@
 """What of the model's talk may be spoken: at most two whole sentences, in the user's language, claiming no deed.
 
 The first sentence streams; the second is held back until it is whole, which costs no sound: its clause is only spoken
-whole, and the first one is sounding meanwhile.
+whole, and the first one is sounding meanwhile. A line's end ends the reply: what follows is a list.
 """
 
 from __future__ import annotations
@@ -32,6 +32,16 @@ _MAYBE_CLAIM: dict[Language, re.Pattern[str]] = {
     "en": re.compile(r"\b(?:I|I'\w*|let|has|have|is)(?: [\w']*){0,4}$", re.IGNORECASE),
     "zh": re.compile(r"(?:我|已|正|马|现)[㐀-鿿]{0,6}$"),
 }
+_OPENING: dict[Language, re.Pattern[str]] = {
+    "en": re.compile(r"\s*(?:\S+\s+){0,4}\S*\s*"),
+    "zh": re.compile(r".{0,7}", re.DOTALL),
+}
+"""So much is held back at first: "Sure, I have" must not leave a "Sure" behind."""
+_INTERJECTION: dict[Language, re.Pattern[str]] = {
+    "en": re.compile(r"\S+(?: \S+)?"),
+    "zh": re.compile(r".{0,5}", re.DOTALL),
+}
+"""A sentence as short as this goes with the next one."""
 _FOREIGN_LETTERS = 24
 """So many characters without a Chinese one are no Mandarin answer."""
 
@@ -57,8 +67,8 @@ class TalkFilter:
             return ""
         self._held += piece
         let_through = ""
-        while not self.done and (end := _SENTENCE_END.search(self._held)) is not None:
-            sentence, self._held = self._held[: end.end()], self._held[end.end() :]
+        while not self.done and (end := self._sentence_end()) is not None:
+            sentence, self._held = self._held[:end], self._held[end:]
             let_through += self._sentence(sentence)
         if self.done or self._sentences:
             return self._speak(let_through)
@@ -71,6 +81,19 @@ class TalkFilter:
         rest, self._held = self._held, ""
         return self._speak(self._sentence(rest) if rest else "")
 
+    def _sentence_end(self) -> int | None:
+        """End of the first whole sentence held; one of a few words ("Sure!") goes with the next."""
+        for match in _SENTENCE_END.finditer(self._held):
+            end = match.end()
+            if (
+                self._sentences
+                or self._said
+                or match[0] == "\n"
+                or not _INTERJECTION[self._language].fullmatch(self._held[:end].strip())
+            ):
+                return end
+        return None
+
     def _speak(self, text: str) -> str:
         self._said += text
         return text
@@ -79,12 +102,12 @@ class TalkFilter:
         """A whole sentence, or the rest of one; empty and done where it may not be spoken."""
         if not sentence.strip() and not self._said.strip():
             return ""
-        if self._forbidden(self._open_sentence() + sentence) or not sentence.strip():
+        if self._forbidden(self._open_sentence() + sentence):
             self.done = True
             return ""
         self._sentences += 1
-        self.done = self._sentences == 2
-        return sentence.replace("\n", " ") if not self.done else sentence.rstrip("\n")
+        self.done = self._sentences == 2 or sentence.endswith("\n")
+        return sentence.rstrip("\n")
 
     def _begun(self) -> str:
         """What of the first sentence, still going on, can no longer become a claim."""
@@ -92,10 +115,10 @@ class TalkFilter:
         if self._forbidden(whole):
             self.done, self._held = True, ""
             return ""
-        if self._language == "zh" and not _CJK.search(whole):
+        if _OPENING[self._language].fullmatch(whole) or (self._language == "zh" and not _CJK.search(whole)):
             return ""
         maybe = _MAYBE_CLAIM[self._language].search(self._held)
-        cut = len(self._held) if maybe is None else maybe.start()
+        cut = len(self._held.rstrip(".!?")) if maybe is None else maybe.start()
         begun, self._held = self._held[:cut], self._held[cut:]
         return begun
 
