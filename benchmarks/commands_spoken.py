@@ -114,8 +114,7 @@ def judge_all(
     tree = EmbeddedTree()
     understanding = Understanding.create(tree)
     if threshold != "default":
-        lowest = -100.0 if threshold is None else float(threshold)
-        understanding.repeat_below = {"en": lowest, "zh": lowest}
+        understanding.repeat_below = -100.0 if threshold is None else float(threshold)
     understanding.warm_up()
     result: dict[str, Any] = {"wrong": [], "missed": []}
     for item in heard:
