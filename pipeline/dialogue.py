@@ -35,8 +35,8 @@ KEPT_EXCHANGES = 3
 """How many earlier exchanges the model sees."""
 CHAT_TOKENS = 64
 REPEAT_BELOW_LOGPROB = -0.55
-"""Mean log-probability (nats per token) below which a number or free text is not acted on. Chosen on 90 commands by five
-synthetic voices, clean and in road noise at 10 dB: it costs one of 180 (benchmarks/commands_spoken.py).
+"""Mean log-probability (nats per token) below which a number or free text is not acted on. Chosen on 90 commands by
+five synthetic voices, clean and in road noise at 10 dB: it costs one of 180 (benchmarks/commands_spoken.py).
 """
 PREPARE_CHUNK = 32
 """Tokens per step of `prepare`: about 50 ms on one core, the longest a new turn may wait for it."""
@@ -174,7 +174,8 @@ class Understanding:
     ) -> Plan:
         """What the text means; changes nothing. When `cancelled` in its midst, open choices stay with the words.
 
-        `avg_logprob`: the recogniser's, None for typed text; a number or name heard below `repeat_below` is asked for again.
+        `avg_logprob`: the recogniser's, None for typed text; a number or name heard below `repeat_below` is asked for
+        again.
         Both callbacks may block: `at_boundary` before a chunk of prompt is computed, `at_token` before a token is.
         """
         if not any(character.isalnum() for character in text):
@@ -182,7 +183,7 @@ class Understanding:
         found = self.manual.find(text)
         clauses = interpret(text, self.lexicon, language, self._last_call())
         about_now = any(clause.call.name in ("ask_vehicle", "ask_distance") for clause in clauses)
-        if found is not None and found.certain and not about_now:
+        if found is not None and found.certain and (found.exact or not about_now):
             return Plan(text, language, chat=True)
         if not clauses:
             return Plan(text, language, chat=True)

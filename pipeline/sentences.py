@@ -83,7 +83,8 @@ _MAYBE_ABBREVIATIONS = frozenset(
 # A part of a sentence begins with these. More words must follow: a lone last word sounds torn off. No mark may stand
 # among them, or else the cut would depend on how the text came in.
 _JOINING_EN = re.compile(
-    r"(?<=[a-z]) (?=(?:(?:but|because|which|while|when|where|if|unless|until|although|so that|that (?:\w+s|are|can))"
+    r"(?<=[a-z]) (?=(?:(?:but|because|which|while|when|where|if|unless|until|although|so that|due to|in order to"
+    r"|by \w+ing|that (?:\w+s|are|can))"
     r"|(?:and|so|that)(?= (?:it|they|you|we|I|this|then|the car)\b)) (?P<next>[A-Za-z'-]+) [A-Za-z'-]+\s)"
 )
 _JOINING_ZH = re.compile(

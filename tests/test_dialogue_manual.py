@@ -96,6 +96,12 @@ ASKED: list[tuple[str, str]] = [
     ("what's the yellow engine light on the dashboard", "engine_light"),
     ("my car won't start", "wont_start"),
     ("why does ABS light come on", "abs"),
+    ("hey who are you", "who_are_you"),
+    ("谢谢你啊", "thanks"),
+    ("could you tell me what ESP stands for", "esp"),
+    ("why does my car lose range when it's cold", "winter_range"),
+    ("远光灯和近光灯有什么不一样", "high_beam"),
+    ("发动机故障灯一直亮着", "engine_light"),
     ("okay", "acknowledged"),
     ("好的", "acknowledged"),
     ("I'm tired", "tired"),
@@ -110,6 +116,14 @@ MENDED = [
 ]
 
 UNRELATED = [
+    "is breaking bad a good show",
+    "my friend has a blind dog",
+    "how do I change my password",
+    "he went bankrupt in winter",
+    "我的手机没电了怎么办",
+    "什么是能量守恒",
+    "冬天去哪里玩好",
+    "你喜欢下雨吗",
     "Why is the sky blue?",
     "I love open windows",
     "It was cold yesterday",
@@ -173,6 +187,7 @@ UNRELATED = [
 ]
 
 COMMANDS = [
+    "How much charge do we have?",
     "can you turn on adaptive cruise control",
     "turn on the fog lights",
     "what is the tyre pressure",

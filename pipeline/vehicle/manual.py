@@ -49,8 +49,10 @@ a an the of for in on at to and or with my your this that it its it's i me you w
 works working use used using useful need happen happens happened get gets be been has have had come comes came stay
 stays car car's vehicle system function feature light lamp warning dashboard display symbol icon yellow orange red mode
 button if there so much really actually did was were by from now ok okay well know want hey say said between then often
-fill put find one good bad make makes not understand lit up today still some any
+fill put find got stand stands one good bad make makes not understand lit up today still some any
 """
+_CALLING = frozenset([*["hey", "hi", "hello", "please", "well", "so", "oh", "car"], *"啊呀呢吧哦嗯嗨喂请"])
+"""Around small talk these say nothing."""
 _ASKING_WORDS = frozenset(_ASKING.split())
 _SMALL_WORDS = _ASKING_WORDS | frozenset(_SMALL.split())
 _EXPLAIN = re.compile(
@@ -67,7 +69,7 @@ _SMALL_ZH = re.compile(
     + r"|请问|请|一下|你知道|知道|我想|我|你|您|的|了|呢|啊|吧|呀|嘛|是|在|会|能|要|应该|需要|这个|那个|这辆|汽车|车里"
     r"|车上|车子|车|功能|系统|模式|亮|灯|一直|突然|出现|使用|用|工作|好|和|跟|与|有|到底|究竟|该|可以|给|帮|关于|仪表盘|仪表"
     r"|上面|上|啦|都|就|还|又|很|今天|"
-    r"变[短低差慢少]?|这么|那么|加在|放在|意思|时候|而且"
+    r"变[短低差慢少]?|这么|那么|加在|放在|意思|时候|而且|不一样|不同|着|那|快|掉|要紧|严重|电动车|电车"
 )
 
 
@@ -116,7 +118,7 @@ class Manual:
                 self._exact.setdefault(title, entry)
                 if all(map(is_cjk, title)):
                     self._chinese[len(title)].append((title, entry))
-                elif not any(map(is_cjk, title)) and sum(map(len, title)) >= SOUND_LETTERS:
+                elif not entry.talk and _by_letters(title):
                     self._english.append((title, english_code(title), entry))
         self._longest = max(map(len, self._exact), default=0)
 
@@ -129,7 +131,8 @@ class Manual:
         small, asked = _small(words)
         for exact, hits in ((True, self._as_written), (False, self._by_sound)):
             ranked = [
-                (_covered(hit, small), hit.end - hit.start, -hit.cost, i, hit) for i, hit in enumerate(hits(words))
+                (_covered(hit, words, small), hit.end - hit.start, -hit.cost, i, hit)
+                for i, hit in enumerate(hits(words))
             ]
             least = LEAST_COVERED if asked else LEAST_COVERED_UNASKED
             fit = [item for item in ranked if item[0] >= (LEAST_COVERED_UNASKED if item[4].entry.talk else least)]
@@ -193,6 +196,12 @@ class Manual:
         return hits
 
 
+def _by_letters(title: tuple[str, ...]) -> bool:
+    """English, without figures, and long enough to be told by its sound."""
+    letters = "".join(title).replace("'", "")
+    return letters.isascii() and letters.isalpha() and len(letters) >= SOUND_LETTERS
+
+
 def _worth_comparing(heard: tuple[str, ...], title: tuple[str, ...]) -> bool:
     """Quickly: a short name needs one character as written, a longer one a near sound in its first or second."""
     if len(title) < 4:
@@ -226,10 +235,10 @@ def _small(words: tuple[str, ...]) -> tuple[list[bool], bool]:
     return small, asked or _ASKING_ZH.search(line) is not None
 
 
-def _covered(hit: _Hit, small: list[bool]) -> float:
+def _covered(hit: _Hit, words: tuple[str, ...], small: list[bool]) -> float:
     inside = hit.end - hit.start
     if hit.entry.talk:
-        return inside / len(small)
+        return inside / (inside + sum(word not in _CALLING for word in words[: hit.start] + words[hit.end :]))
     outside = sum(not is_small for i, is_small in enumerate(small) if not hit.start <= i < hit.end)
     return inside / (inside + outside)
 
