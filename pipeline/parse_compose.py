@@ -38,7 +38,7 @@ _NO_LONGER = re.compile(
 _CLEARED = re.compile(r"\b(?:get rid of|remove|clear|wipe)\b|去掉|清[除掉理]|除|弄掉|吹掉")
 _MANOEUVRES = re.compile(
     r"[变换].{0,2}道|掉.{0,2}头(?!发)|调.{0,2}头|超.{0,2}车|踩.{0,3}(?:刹车|油门|离合)|[左右].{0,2}[转拐]弯?"
-    r"|靠.{0,2}边.{0,2}停|挂.{0,2}[挡档]"
+    r"|靠.{0,2}边.{0,2}停|倒.{0,2}车(?!影)|刹.{0,2}车|停.{1,2}车(?!场|位|点)|挂.{0,2}[挡档]"
 )
 """Forbidden acts whose Chinese verb and object stand apart: 变个道."""
 _WARM_UP = re.compile(r"\b(?:warm|heat) (?!seat)(?:\w+ ){1,4}up\b")
@@ -81,6 +81,8 @@ def compose(
         added |= set(_homophone(text, numbers, spans))
     if by_sound and _CLOSED_MISHEARD.search(text) and _named(names, "device") and not _named(names, "verb"):
         added.add("verb.off")
+    if re.search(r"\bwindows?\b", text) and not _named(names, "device") and names & {"verb.open", "verb.close"}:
+        added.add("device.window")
     if _NO_LONGER.search(text) and _named(names, "device") and not names & {f"verb.{verb}" for verb in _ACTING}:
         added.add("verb.off")
         kept = [match for match in kept if "mark.negate" not in match.tags]

@@ -143,6 +143,7 @@ def _declined(evidence: Evidence) -> bool:
         return False
     after = [match for match in evidence.of("verb") if negations and match.start >= negations[0].end]
     object_said = any(evidence.of(group) for group in ("device", "place", "kind", "music"))
+    object_said = object_said or not {"it", "that", "this", "them", "它"}.isdisjoint(evidence.words)
     if _LEAVE.search(evidence.text) and object_said and not evidence.numbers:
         return True
     return bool(negations) and object_said and (bool(after) or not evidence.of("verb"))
@@ -167,7 +168,13 @@ def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[Candida
     if (
         amount.value is not None
         and amount.unit in ("celsius", "fahrenheit", "kelvin")
-        and (evidence.names("verb") or evidence.of("zone") or _WISH.search(evidence.text) or _bare_number(evidence))
+        and (
+            evidence.names("verb")
+            or evidence.of("zone")
+            or _WISH.search(evidence.text)
+            or amount.to
+            or _bare_number(evidence)
+        )
     ):
         return temperature_calls(evidence, amount)
     named = _device_for(last_call) if last_call and _about_it(evidence) else None

@@ -285,6 +285,8 @@ def _tidy(clauses: list[Clause]) -> list[Clause]:
     """Fold route options into the trip, drop what was said twice and wishes that a command already grants."""
     kept: list[Clause] = []
     explicit = {clause.call.name for clause in clauses if not clause.implied}
+    if any(clause.call.arguments.get("reason") == "declined" for clause in clauses):
+        clauses = [clause for clause in clauses if clause.evidence.words not in (("stop",), ("停",))]
     for clause in clauses:
         if clause.implied and explicit & COMFORT:
             continue
