@@ -58,11 +58,13 @@ class Answers:
         self._command_complete = command_complete
         self._more_waiting = more_waiting
         self._speculation: Speculation | None = None
+        self._prepared = True
 
     def answer(self, transcript: Transcript) -> Iterator[TextDelta]:
         """Plan a candidate; act on a final and yield its reply, closed by a delta with `last`."""
         if transcript.stage == "partial":
             return
+        self._prepared = False
         if transcript.stage == "candidate":
             self._speculate(transcript)
             return
@@ -72,6 +74,17 @@ class Answers:
             self._ledger.drop(transcript.turn_id)
             return
         yield from self._final(transcript)
+
+    def prepare(self, busy: Callable[[], bool]) -> None:
+        """In idle time: compute what the next free answer begins with. Stops when `busy` or when something comes."""
+        if self._prepared:
+            return
+
+        def cancelled() -> bool:
+            return self._more_waiting() or busy() or bool(self._work.stopped)
+
+        with self._work.block(lambda: self._more_waiting() or busy()):
+            self._prepared = self._understanding.prepare(cancelled, at_boundary=self._work.at_prefill)
 
     def _speculate(self, transcript: Transcript) -> None:
         if not transcript.text:

@@ -138,7 +138,7 @@ class Floors:
     tts_ms: float
 
 
-CPU_FLOORS = Floors("turns on two cores of an AMD EPYC, default models, 2026-11-29", 75.0, 105.0, 1_000.0, 55.0)
+CPU_FLOORS = Floors("turns on two cores of an AMD EPYC, default models, 2026-11-29", 75.0, 105.0, 640.0, 55.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,14 +253,21 @@ class Runtime:
                 self._send(utterance, self._silent_since(utterance))
         if stage == "understand":
             self.parts.work.beat()
+            if not self._in_use():
+                self._remember_what_was_heard()
+                self._answers.prepare(self._in_use)
 
     # --- stages, in the order of the data ----------------------------------------------------------------------------
     def _hear(self, frame: AudioFrame) -> None:
         """The wake word first; nothing sleeps while somebody speaks or is answered."""
         for passed in self.parts.wake.push(frame):
             self._endpoint(passed)
-        if self.parts.endpointer.speech_started or self._answering():
+        if self._in_use():
             self.parts.wake.stay_awake(frame.first_sample + len(frame.samples))
+
+    def _in_use(self) -> bool:
+        """Somebody speaks or is answered."""
+        return self.parts.endpointer.speech_started or self._answering()
 
     def _answering(self) -> bool:
         return self.parts.sink.speaking() or not self.ledger.all_closed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import tempfile
 import threading
@@ -16,12 +17,14 @@ from typer.testing import CliRunner
 
 from cockpit.arbitration import Arbitration
 from cockpit.assemble import Assembly, assemble
+from cockpit.cli import talk
 from cockpit.control import default_socket
 from cockpit.o3ctl import app
+from cockpit.profile import Profile
 from cockpit.profile_load import load_profile
 from cockpit.profile_plan import KV_SESSIONS
 from cockpit.runtime import NullSink, Runtime
-from cockpit.sharing import DIALOGUE, SharingPlan
+from cockpit.sharing import DIALOGUE, SharingPlan, open_shared
 from models.engines.causal_lm import CausalLM
 from models.engines.lm_session import LmSession
 from models.errors import ConfigError
@@ -42,6 +45,7 @@ def assembly(model_dir: Callable[[str], Path], folder: Path) -> Iterator[Assembl
     for name in loaded.profile.models:
         model_dir(name)
     assert loaded.arbiter is not None
+    gc.collect()  # another module's models
     plan = SharingPlan(loaded.arbiter, folder / "o3.sock", state_dir=folder)
     opened: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -186,6 +190,17 @@ def test_a_question_that_gets_no_lane_is_told_so(
         assert "busy" in answered(runtime, assembly, QUESTION)
 
 
+def test_what_was_said_is_computed_in_idle_time(assembly: Assembly, runtime: Runtime) -> None:
+    """Once the reply was heard the next question need only compute its own words."""
+    understanding = assembly.parts.understanding
+    answered(runtime, assembly, QUESTION)
+    session = understanding.chat_sessions["en"]
+    expected = tuple(understanding._history_tokens("en"))
+    assert wait_for(lambda: session.tokens == tuple(understanding._history_tokens("en")))
+    assert wait_for(lambda: session.cached == len(session.tokens))
+    assert len(session.tokens) >= len(expected)
+
+
 def test_the_arbiter_costs_a_turn_less_than_50_us(assembly: Assembly) -> None:
     work = assembly.parts.work
     spent_us = []
@@ -230,6 +245,32 @@ def test_tasks_without_a_dialogue_are_refused(model_dir: Callable[[str], Path]) 
     other = replace(loaded.arbiter, tasks={"navigation_task": loaded.arbiter.tasks["navigation_task"]})
     with pytest.raises(ConfigError, match="dialogue_task"):
         assemble(loaded.profile, Store.open(), NullSink(), sharing=SharingPlan(other))
+
+
+def test_a_process_that_listens_is_found_by_itself_and_takes_its_socket_away(
+    assembly: Assembly, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands' own way to a socket; models are loaded once, in the fixture."""
+    socket = folder / "auto.sock"
+    monkeypatch.setenv("O3CTL_SOCKET", str(socket))
+
+    class Quiet:
+        def close(self) -> None:
+            return None
+
+    def light(profile: Profile, *_: object, sharing: SharingPlan, **__: object) -> Assembly:
+        assert assembly.sharing is not None
+        own = replace(assembly.sharing, arbitration=open_shared(sharing, profile.device))
+        return replace(assembly, sharing=own, espeak=Quiet())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(talk, "assemble", light)
+    with talk.talking("cpu", NullSink(), None, live=True, quiet=True):
+        result = CliRunner().invoke(app, ["status", "--json"])
+        assert result.exit_code == 0, result.output
+        assert DIALOGUE in result.output
+    assert not socket.exists()
+    with talk.talking("cpu", NullSink(), None, live=False, quiet=True):
+        assert not socket.exists(), "say and ask have no socket by themselves"
 
 
 def test_without_a_running_process_the_error_says_what_to_do(folder: Path) -> None:

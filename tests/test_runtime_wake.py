@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ def assembly(model_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPath
     for name in loaded.profile.models:
         model_dir(name)
     assert loaded.arbiter is not None
+    gc.collect()  # another module's models
     made = assemble(loaded.profile, Store.open(), NullSink(), sharing=SharingPlan(loaded.arbiter))
     yield made
     made.close()

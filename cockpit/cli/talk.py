@@ -97,9 +97,10 @@ def ask(
 ) -> None:
     """Answer one line of text: the same chain, less the ears."""
     words = check_text(text)
+    spoken_in = _language(words, language)
     sink: Sink = WavSink(out, pace="fast") if out else NullSink()
     with talking(profile, sink, trace, live=False, quiet=json) as talk:
-        talk.runtime.ask(words, _language(words, language), talk.assembly.turn_ids.next())
+        talk.runtime.ask(words, spoken_in, talk.assembly.turn_ids.next())
         if not talk.runtime.wait_idle(TURN_TIMEOUT_S):
             raise StartupError(f"no answer within {TURN_TIMEOUT_S:.0f} s")
         if json:
