@@ -61,7 +61,8 @@ class Unshared:
 class LaneWork:
     """Runs under leases of one task.
 
-    ran: called after each block that used the lane. beat: the process's housekeeping, where no other thread does it.
+    bind: whether the thread is bound to its lane. ran: called after each block that used the lane. beat: the process's
+    housekeeping, where no other thread does it.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class LaneWork:
         device: Device,
         task: str,
         *,
+        bind: bool,
         ran: Callable[[], None],
         beat: Callable[[], None],
     ) -> None:
@@ -78,6 +80,7 @@ class LaneWork:
         self._dispatcher = dispatcher
         self._device = device
         self._task = task
+        self._bind = bind
         self._ran = ran
         self._give_up: Callable[[], bool] = bool
         self._lease: Lease | None = None
@@ -120,12 +123,11 @@ class LaneWork:
         elif not lease.boundary(new_tokens):
             self.stopped = lease.stopped
             return
-        if lease.request.lane != self._lane:
+        if self._bind and lease.request.lane != self._lane:
             self._place(lease)
 
     def _place(self, lease: Lease) -> None:
-        """Bind this thread to the lane. A lane over the whole CPU binds nothing: the kernel places threads better."""
+        """Bind this thread to the lane, which may have changed while it was parked."""
         self._placed.close()
         self._lane = lease.request.lane
-        if self._device.kind != "cpu" or 0 < self._device.lanes[lease.lane].units < self._device.units:
-            self._placed.enter_context(self._device.enter(lease.lane))
+        self._placed.enter_context(self._device.enter(lease.lane))

@@ -58,9 +58,23 @@ def share(arbitration: Arbitration, model: CausalLM) -> Sharing:
     warm_ups = WarmUps(dispatcher, dispatcher.arbiter.config.tasks, {DIALOGUE: _warmer(model)})
     # The control server beats in a thread of its own; without one the chain does so while it idles.
     beat = arbitration.housekeeper.beat if arbitration.control is None else _nothing
-    work = LaneWork(dispatcher, arbitration.device, DIALOGUE, ran=lambda: warm_ups.ran(DIALOGUE), beat=beat)
+    work = LaneWork(
+        dispatcher,
+        arbitration.device,
+        DIALOGUE,
+        bind=must_bind(arbitration),
+        ran=lambda: warm_ups.ran(DIALOGUE),
+        beat=beat,
+    )
     warm_ups.at_start()
     return Sharing(arbitration, work, warm_ups)
+
+
+def must_bind(arbitration: Arbitration) -> bool:
+    """Whether the dialogue keeps to its lanes. One that may have every core is placed better by the kernel."""
+    device, config = arbitration.device, arbitration.dispatcher.arbiter.config
+    units = sum(config.clusters[name] for name in config.tasks[DIALOGUE].clusters)
+    return device.kind != "cpu" or 0 < units < device.units
 
 
 def _nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import tempfile
 import threading
 import time
@@ -15,16 +16,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cockpit.arbitration import Arbitration
+from cockpit.arbitration import Arbitration, open_arbitration
 from cockpit.assemble import Assembly, assemble
 from cockpit.cli import talk
 from cockpit.control import default_socket
+from cockpit.modelwork import LaneWork, ModelWork
 from cockpit.o3ctl import app
 from cockpit.profile import Profile
 from cockpit.profile_load import load_profile
 from cockpit.profile_plan import KV_SESSIONS
 from cockpit.runtime import NullSink, Runtime
-from cockpit.sharing import DIALOGUE, SharingPlan, open_shared
+from cockpit.sharing import DIALOGUE, SharingPlan, must_bind, open_shared
 from models.engines.causal_lm import CausalLM
 from models.engines.lm_session import LmSession
 from models.errors import ConfigError
@@ -220,23 +222,41 @@ def test_the_arbiter_costs_a_turn_less_than_50_us(assembly: Assembly) -> None:
     assert per_token_us < 5
 
 
-def test_no_thread_is_left_behind_in_a_lane(assembly: Assembly, shared: Arbitration) -> None:
-    """A lane over part of the cores pins the thread for the block only; one over all of them never does."""
-    import os
-
-    whole = os.sched_getaffinity(0)
+def masks(work: ModelWork) -> list[set[int]]:
+    """The cores that a thread of its own may use: in a block that runs the model, and after it."""
     seen: list[set[int]] = []
 
     def inside() -> None:
-        with assembly.parts.work.block(bool):
-            assembly.parts.work.at_prefill()
+        with work.block(bool):
+            work.at_prefill()
             seen.append(os.sched_getaffinity(0))
         seen.append(os.sched_getaffinity(0))
 
     thread = threading.Thread(target=inside)
     thread.start()
     thread.join()
-    assert seen == [whole, whole]
+    return seen
+
+
+def test_a_dialogue_that_may_have_every_core_is_never_pinned(assembly: Assembly) -> None:
+    whole = os.sched_getaffinity(0)
+    if len(whole) > 2:
+        pytest.skip("profiles/cpu.yaml asks for two cores, which are not all of this machine's")
+    assert masks(assembly.parts.work) == [whole, whole]
+
+
+def test_a_dialogue_with_a_core_of_its_own_keeps_to_it_while_the_model_runs() -> None:
+    config = load_profile("cpu").arbiter
+    assert config is not None
+    narrow = replace(config.tasks[DIALOGUE], clusters=("cores_b",))
+    made = open_arbitration(replace(config, tasks={**config.tasks, DIALOGUE: narrow}), "cpu")
+    try:
+        assert must_bind(made)
+        work = LaneWork(made.dispatcher, made.device, DIALOGUE, bind=True, ran=lambda: None, beat=lambda: None)
+        core = set(made.device.clusters["cores_b"].unit_ids)
+        assert masks(work) == [core, os.sched_getaffinity(0)]
+    finally:
+        made.close()
 
 
 def test_tasks_without_a_dialogue_are_refused(model_dir: Callable[[str], Path]) -> None:
