@@ -332,7 +332,7 @@ _ZONED = frozenset(("set_temperature", "set_seat_heating", "set_seat_ventilation
 def is_complete(text: str, lexicon: Lexicon, language: Language) -> bool:
     """True when the partial transcript is a whole command that is unlikely to go on; the turn may then end early."""
     stripped = text.strip().rstrip(".。!！?？,，")
-    if not stripped or _OPEN_TAIL.search(stripped):
+    if not stripped or _OPEN_TAIL.search(stripped) or text.rstrip().endswith((",", "，")):
         return False
     clauses = interpret(stripped, lexicon, language)
     return (
@@ -342,10 +342,30 @@ def is_complete(text: str, lexicon: Lexicon, language: Language) -> bool:
     )
 
 
+_VERB_AWAITED = frozenset(
+    ("set_defrost", "set_recirculation", "set_seat_heating", "set_seat_ventilation", "set_steering_wheel_heating")
+)
+"""Tools whose device alone is read as "on": a verb that says otherwise may follow."""
+
+
+def _half_said(call: ToolCall, evidence: Evidence) -> bool:
+    """A lone word, a Chinese word cut in its midst, a device whose verb may follow."""
+    if len(evidence.tokens) < 2 or call.arguments.get("what") in ("seat_position", "steering"):
+        return True
+    end = len(evidence.tokens)
+    reached = max([m.end for m in evidence.matches] + [n.end for n in evidence.numbers], default=0)
+    if evidence.language == "zh" and reached < end and call.name != "play_media":
+        return True
+    said = evidence.of("verb") or evidence.of("feel") or {"on", "off"} & set(evidence.words)
+    return call.name in _VERB_AWAITED and not said
+
+
 def _closed(clause: Clause) -> bool:
     if len(clause.candidates) > 1 and not clause.implied:
         return False
     call, evidence = clause.call, clause.evidence
+    if _half_said(call, evidence):
+        return False
     amount = amount_of(evidence)
     if amount.value is not None and amount.unitless_end and (amount.unit is None or amount.open_ended):
         return False
