@@ -58,6 +58,8 @@ class LmSession:
         cache.bind(self._binding)
         self._length = np.zeros(1, np.int32)
         self._last = np.zeros(1, np.int32)
+        width = body.get_outputs()[0].shape[1]
+        self._row = ort.OrtValue.ortvalue_from_numpy(np.zeros((1, width), np.float32))
         self._binding.bind_cpu_input("total_len", self._length)
         self._binding.bind_cpu_input("seqlens_k", self._last)
         self._tokens: list[int] = []
@@ -229,8 +231,12 @@ class LmSession:
         rows = np.arange(count) if every_row else np.array([count - 1])
         self._binding.bind_cpu_input("input_ids", ids)
         self._binding.bind_cpu_input("rows", rows)
-        self._binding.bind_output("hidden", "cpu")
+        single = len(rows) == 1
+        if single:  # into a buffer of its own: listing a binding's outputs wraps every layer's cache anew
+            self._binding.bind_ortvalue_output("hidden", self._row)
+        else:
+            self._binding.bind_output("hidden", "cpu")
         self._body.run_with_iobinding(self._binding)
         self._cached += count
-        hidden: F32 = self._binding.get_outputs()[-1].numpy()
+        hidden: F32 = self._row.numpy().copy() if single else self._binding.get_outputs()[-1].numpy()
         return hidden
