@@ -111,6 +111,7 @@ class Answers:
             plan = self._understanding.plan(
                 transcript.text,
                 transcript.language,
+                avg_logprob=transcript.avg_logprob,
                 cancelled=self._cancelled(transcript),
                 at_boundary=self._work.at_prefill,
                 at_token=self._work.at_token,
