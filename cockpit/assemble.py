@@ -21,7 +21,7 @@ from models.engines.piper import PiperVoice
 from models.engines.silero import SileroVad
 from models.engines.webrtc_gate import WebRtcGate
 from models.engines.whisper import WhisperEngine
-from models.errors import DeviceUnavailable
+from models.errors import ConfigError, DeviceUnavailable
 from models.store import Store
 from pipeline.asr import AsrStage
 from pipeline.dialogue import Understanding
@@ -83,6 +83,7 @@ def assemble(
         raise DeviceUnavailable(
             f"device {profile.device}: the voice chain runs on the CPU so far; use a profile with `device: cpu`"
         )
+    _refuse_what_is_not_built(profile)
     folders = {name: store.built(name) for name in profile.models}
     arbitration = None if sharing is None else _timed("lanes", announce, lambda: open_shared(sharing, profile.device))
     try:
@@ -107,7 +108,12 @@ def _load(
     model = _timed("llm", announce, lambda: _language_model(profile, folders))
     espeak = EspeakWorker.load(folders[ESPEAK])
     tts = _timed("tts", announce, lambda: _voices(profile, folders, espeak))
-    understanding = Understanding.create(_vehicle(profile), model, default_language=profile.asr.languages[0])
+    understanding = Understanding.create(
+        _vehicle(profile),
+        model,
+        default_language=profile.asr.languages[0],
+        reply_tokens=profile.llm.max_reply_tokens,
+    )
     _timed("prefix", announce, understanding.warm_up)
     endpointer = Endpointer(
         profile.endpoint.config, WebRtcGate.load(), SileroVad.load(folders["silero-vad"]), generations, turn_ids
@@ -152,6 +158,16 @@ def _voices(profile: Profile, folders: dict[str, Path], espeak: EspeakWorker) ->
     stage = TtsStage(voices)
     stage.warm_up()
     return stage
+
+
+def _refuse_what_is_not_built(profile: Profile) -> None:
+    """A key that is accepted and then ignored would be a silent default."""
+    if profile.tts.speed != 1.0:
+        raise ConfigError("tts.speed: the voices speak at their own rate only so far; leave it at 1.0")
+    if profile.privacy.store_audio or profile.privacy.store_transcripts:
+        raise ConfigError(
+            "privacy: storing audio or transcripts is not built; set store_audio and store_transcripts false"
+        )
 
 
 def _vehicle(profile: Profile) -> SignalBackend:

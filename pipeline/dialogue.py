@@ -113,6 +113,8 @@ class Understanding:
     manual: Manual
     default_language: Language = "en"
     repeat_below: float = REPEAT_BELOW_LOGPROB
+    reply_tokens: int = CHAT_TOKENS
+    """A free answer is cut here."""
     clock: Callable[[], float] = time.perf_counter
     _history: OrderedDict[int, _Exchange] = field(default_factory=OrderedDict)
     chat_ttft_ms: float = 0.0
@@ -130,6 +132,7 @@ class Understanding:
         default_language: Language = "en",
         *,
         by_sound: bool = True,
+        reply_tokens: int = CHAT_TOKENS,
         now: Callable[[], datetime] = datetime.now,
     ) -> Understanding:
         """tree: signals (the embedded ones by default); lm: None leaves open choices to the words and answers no
@@ -148,6 +151,7 @@ class Understanding:
             chat_sessions=sessions,
             manual=load_manual(),
             default_language=default_language,
+            reply_tokens=reply_tokens,
         )
 
     def warm_up(self) -> None:
@@ -252,7 +256,7 @@ class Understanding:
             session = self.chat_sessions[language]
             tokens = self._chat_tokens(text, language, turn_id=turn_id)
             session.set_tokens(tokens, cancelled=over, at_boundary=at_boundary)
-            steps = session.generate(max_new_tokens=CHAT_TOKENS, cancelled=over, at_boundary=at_token)
+            steps = session.generate(max_new_tokens=self.reply_tokens, cancelled=over, at_boundary=at_token)
             yield from self._talk(steps, language, start, over)
         finally:
             if self._open_chat == number:
@@ -274,7 +278,7 @@ class Understanding:
                 break
         if over():
             return
-        rest = talk.push(stream.finish()) + talk.close(cut=count == CHAT_TOKENS)
+        rest = talk.push(stream.finish()) + talk.close(cut=count == self.reply_tokens)
         if rest:
             yield rest
         if not talk.said.strip():

@@ -19,7 +19,7 @@ from cockpit.profile import Profile
 from cockpit.profile_load import load_profile
 from cockpit.runtime import Edges, NullSink, Runtime, Sink
 from hil.noise import road_noise
-from models.errors import ModelMissing
+from models.errors import ConfigError, ModelMissing
 from models.registry import load_registry
 from models.store import Store
 from pipeline.audio_in import WavSource
@@ -204,6 +204,21 @@ def test_a_stage_that_fails_is_reported_and_nothing_hangs(assembly: Assembly) ->
 def test_models_that_are_not_there_name_the_command(tmp_path: Path) -> None:
     with pytest.raises(ModelMissing, match="cockpit models"):
         assemble(load_profile("cpu").profile, Store(tmp_path, load_registry()), NullSink())
+
+
+@pytest.mark.parametrize(
+    ("section", "change"),
+    [("tts", {"speed": 1.5}), ("privacy", {"store_audio": True}), ("privacy", {"store_transcripts": True})],
+)
+def test_a_key_that_would_be_ignored_is_refused(tmp_path: Path, section: str, change: dict[str, object]) -> None:
+    profile = load_profile("cpu").profile
+    changed = profile.model_copy(update={section: getattr(profile, section).model_copy(update=change)})
+    with pytest.raises(ConfigError, match=section):
+        assemble(changed, Store(tmp_path, load_registry()), NullSink())
+
+
+def test_the_profile_bounds_a_free_answer(assembly: Assembly, profile: Profile) -> None:
+    assert assembly.parts.understanding.reply_tokens == profile.llm.max_reply_tokens
 
 
 def test_every_edge_is_bounded() -> None:
