@@ -1,0 +1,185 @@
+"""Where an engine's sessions run and where its buffers live: the one seam between engines and devices.
+
+Engines know no device library. They open graphs, allocate buffers and run bindings through a `Placement`; the CPU's is
+here, a GPU lane's is in cockpit/device/. A graph's own input types say what its buffers hold, so the same engine code
+serves float32 and float16 builds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from models.errors import DeviceUnavailable, ModelMissing
+
+_DTYPES: dict[str, type[np.generic]] = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(bool)": np.bool_,
+}
+
+
+def dtype_of(meta: Any) -> np.dtype[Any]:
+    """The numpy type of a session's input or output (`get_inputs()[i]`)."""
+    return np.dtype(_DTYPES[meta.type])
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory of fixed size beside the sessions that use it, C-contiguous.
+
+    address: of its first byte, on `device` ("cpu" or "cuda"). owner: whatever must live as long as the memory.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: str
+    owner: object
+
+    @property
+    def size_bytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def part(self, offset_bytes: int, shape: Sequence[int], dtype: np.dtype[Any] | None = None) -> Buffer:
+        """A view into this buffer. Raises ValueError when it reaches beyond the end."""
+        view = Buffer(self.address + offset_bytes, tuple(shape), dtype or self.dtype, self.device, self.owner)
+        if offset_bytes < 0 or offset_bytes + view.size_bytes > self.size_bytes:
+            raise ValueError(f"{view.size_bytes} bytes at {offset_bytes} do not lie in {self.size_bytes}")
+        return view
+
+    def bind_input(self, binding: ort.IOBinding, name: str) -> None:
+        binding.bind_input(name, self.device, 0, self.dtype.type, self.shape, self.address)
+
+    def bind_output(self, binding: ort.IOBinding, name: str) -> None:
+        binding.bind_output(name, self.device, 0, self.dtype.type, self.shape, self.address)
+
+
+class Placement(Protocol):
+    """One lane as an engine sees it. One thread uses it at a time."""
+
+    device: str
+    """"cpu" or "cuda"."""
+
+    def open(self, graph: Path, *, weights: Mapping[str, ort.OrtValue] | None = None, capture: bool = False) -> Session:
+        """A session on exactly this placement's provider.
+
+        weights: initializers by name, held once and shared by every session that is given them (see
+        `load_weights`); they must outlive the session. capture: every run of fixed shapes may be captured as a device
+        graph by `Session.run(graph_id=...)`; allowed only where every node of the graph runs on the device.
+        Raises ModelMissing, and DeviceUnavailable when anything would run elsewhere.
+        """
+        ...
+
+    def load_weights(self, graph: Path) -> dict[str, ort.OrtValue]:
+        """The graph's external initializers, in this placement's memory, for `open`: loaded once for many sessions.
+
+        Empty where sessions share the file's pages by themselves.
+        """
+        ...
+
+    def allocate(self, shape: Sequence[int], dtype: Any) -> Buffer:
+        """Zeroed memory. Raises DeviceUnavailable when there is not enough."""
+        ...
+
+    def write(self, buffer: Buffer, values: NDArray[Any]) -> None:
+        """Copy host values of the same shape and dtype into `buffer`, before whatever runs next on this placement."""
+        ...
+
+    def read(self, buffer: Buffer) -> NDArray[Any]:
+        """Wait for what runs on this placement, then copy `buffer` to the host."""
+        ...
+
+
+class Session(Protocol):
+    """One opened graph."""
+
+    inner: ort.InferenceSession
+
+    def binding(self) -> ort.IOBinding:
+        """An empty binding to fill with `Buffer.bind_input` and `Buffer.bind_output`."""
+        ...
+
+    def run(self, binding: ort.IOBinding, *, graph_id: int = -1) -> None:
+        """Run, or queue, what is bound; `Placement.read` waits for it.
+
+        graph_id: 0 or more names one set of shapes and addresses: its third run is captured as a device graph, later
+        ones replay it. Ignored on a CPU. Small inputs bound with `bind_cpu_input` are never captured: use buffers.
+        """
+        ...
+
+
+class CpuSession:
+    """A session on the CPU."""
+
+    def __init__(self, inner: ort.InferenceSession) -> None:
+        self.inner = inner
+
+    def binding(self) -> ort.IOBinding:
+        return self.inner.io_binding()
+
+    def run(self, binding: ort.IOBinding, *, graph_id: int = -1) -> None:
+        self.inner.run_with_iobinding(binding)
+
+
+class CpuPlacement:
+    """The CPU with `threads` intra-op threads. See Placement.
+
+    spin: workers spin inside a run (never between runs): faster where a graph is long and the cores are free, but other
+    stages that compute at the same time take twice as long on two cores.
+    """
+
+    device = "cpu"
+
+    def __init__(self, threads: int = 2, *, spin: bool = False) -> None:
+        self.threads = threads
+        self.spin = spin
+
+    def open(
+        self, graph: Path, *, weights: Mapping[str, ort.OrtValue] | None = None, capture: bool = False
+    ) -> CpuSession:
+        if not graph.is_file():
+            raise ModelMissing(f"{graph} is missing; run `cockpit models build {graph.parent.name}`")
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = self.threads
+        options.inter_op_num_threads = 1
+        if self.spin:
+            options.add_session_config_entry("session.force_spinning_stop", "1")
+        else:
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        for name, value in (weights or {}).items():
+            options.add_initializer(name, value)
+        session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        if session.get_providers()[0] != "CPUExecutionProvider":
+            raise DeviceUnavailable(f"{graph.name} was asked to run on the CPU but runs on {session.get_providers()}")
+        return CpuSession(session)
+
+    def load_weights(self, graph: Path) -> dict[str, ort.OrtValue]:
+        return {}
+
+    def allocate(self, shape: Sequence[int], dtype: Any) -> Buffer:
+        values = np.zeros(tuple(shape), dtype)
+        return Buffer(values.ctypes.data, values.shape, values.dtype, self.device, values)
+
+    def write(self, buffer: Buffer, values: NDArray[Any]) -> None:
+        view(buffer)[...] = values
+
+    def read(self, buffer: Buffer) -> NDArray[Any]:
+        return view(buffer).copy()
+
+
+def view(buffer: Buffer) -> NDArray[Any]:
+    """A CPU buffer's memory as an array; writes go through."""
+    import ctypes
+
+    raw = (ctypes.c_char * buffer.size_bytes).from_address(buffer.address)
+    return np.frombuffer(raw, buffer.dtype).reshape(buffer.shape)
