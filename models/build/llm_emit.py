@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,6 +14,8 @@ from onnx import TensorProto, helper
 
 from models.build.llm_quant import Packed
 
+WEIGHT_INDEX = "weights.json"
+"""Where each tensor lies in the file: run time reads it without the `onnx` package (models/engines/placement.py)."""
 ALIGN_BYTES = 4096
 INLINE_BYTES = 1024
 """Tensors below this stay in the graph file: constant folding needs their values."""
@@ -23,12 +26,13 @@ ACCURACY_INT8 = 4
 
 
 class WeightFile:
-    """The external data file. Use as a context manager; `add` appends one tensor, once per name, and describes it."""
+    """The external data file and its index. Use as a context manager; `add` appends one tensor, once per name, and describes it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: Any = None
         self._written: dict[str, TensorProto] = {}
+        self._index: dict[str, dict[str, object]] = {}
 
     def __enter__(self) -> WeightFile:
         self._file = self.path.open("wb")
@@ -38,6 +42,8 @@ class WeightFile:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
+        index = {"file": self.path.name, "tensors": self._index}
+        (self.path.parent / WEIGHT_INDEX).write_text(json.dumps(index) + "\n", encoding="utf-8")
 
     def add(self, name: str, values: NDArray[Any]) -> TensorProto:
         if name in self._written:
@@ -53,6 +59,7 @@ class WeightFile:
         for key, value in (("location", self.path.name), ("offset", start), ("length", values.nbytes)):
             tensor.external_data.add(key=key, value=str(value))
         self._written[name] = tensor
+        self._index[name] = {"dtype": values.dtype.name, "shape": list(values.shape), "offset": start}
         return tensor
 
 

@@ -27,6 +27,10 @@ _DTYPES: dict[str, type[np.generic]] = {
 }
 
 
+WEIGHT_INDEX = "weights.json"
+"""Beside the graphs: {"file": name, "tensors": {name: {"dtype": numpy's, "shape": [...], "offset": bytes}}}."""
+
+
 def dtype_of(meta: Any) -> np.dtype[Any]:
     """The numpy type of a session's input or output (`get_inputs()[i]`)."""
     return np.dtype(_DTYPES[meta.type])
@@ -79,10 +83,11 @@ class Placement(Protocol):
         """
         ...
 
-    def load_weights(self, graph: Path) -> dict[str, ort.OrtValue]:
-        """The graph's external initializers, in this placement's memory, for `open`: loaded once for many sessions.
+    def load_weights(self, folder: Path) -> dict[str, ort.OrtValue]:
+        """The external initializers of every graph in `folder`, in this placement's memory, for `open`: loaded once,
+        however many sessions and lanes use them. Read from the index that the builder wrote (WEIGHT_INDEX).
 
-        Empty where sessions share the file's pages by themselves.
+        Empty where sessions share the file's pages by themselves. Raises ModelMissing without an index.
         """
         ...
 
@@ -163,7 +168,7 @@ class CpuPlacement:
             raise DeviceUnavailable(f"{graph.name} was asked to run on the CPU but runs on {session.get_providers()}")
         return CpuSession(session)
 
-    def load_weights(self, graph: Path) -> dict[str, ort.OrtValue]:
+    def load_weights(self, folder: Path) -> dict[str, ort.OrtValue]:
         return {}
 
     def allocate(self, shape: Sequence[int], dtype: Any) -> Buffer:
@@ -181,5 +186,6 @@ def view(buffer: Buffer) -> NDArray[Any]:
     """A CPU buffer's memory as an array; writes go through."""
     import ctypes
 
-    raw = (ctypes.c_char * buffer.size_bytes).from_address(buffer.address)
-    return np.frombuffer(raw, buffer.dtype).reshape(buffer.shape)
+    raw: Any = (ctypes.c_char * buffer.size_bytes).from_address(buffer.address)
+    values: NDArray[Any] = np.frombuffer(raw, buffer.dtype).reshape(buffer.shape)
+    return values
