@@ -26,7 +26,8 @@ ACCURACY_INT8 = 4
 
 
 class WeightFile:
-    """The external data file and its index. Use as a context manager; `add` appends one tensor, once per name, and describes it."""
+    """The external data file and its index. A context manager; `add` appends one tensor, once per name, and describes
+    it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
