@@ -268,6 +268,25 @@ class BoundDriver:
         self.check(self.api.cuMemsetD8Async(address, 0, size_bytes, stream))
         self.synchronise(stream)
 
+    def upload(self, address: int, host: int, size_bytes: int, stream: int) -> None:
+        """Queue a copy from host memory at `host`, which must stay as it is until the stream got there."""
+        with self.current():
+            self.check(self.api.cuMemcpyHtoDAsync(address, host, size_bytes, stream))
+
+    def download(self, host: int, address: int, size_bytes: int, stream: int) -> None:
+        """Queue a copy to host memory at `host`; it is there after `synchronise`."""
+        with self.current():
+            self.check(self.api.cuMemcpyDtoHAsync(host, address, size_bytes, stream))
+
+    def pinned(self, size_bytes: int) -> int:
+        """Address of page-locked host memory, which copies need not stage."""
+        with self.current():
+            return int(self.check(self.api.cuMemHostAlloc(size_bytes, 0x01)))  # CU_MEMHOSTALLOC_PORTABLE
+
+    def free_pinned(self, host: int) -> None:
+        with self.current():
+            self.check(self.api.cuMemFreeHost(host))
+
     def host_word(self) -> tuple[ctypes.c_uint32, int]:
         """One page of pinned host memory that the device reads. Returns (its first word, its device address)."""
         flags = 0x01 | 0x02  # CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP
