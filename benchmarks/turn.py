@@ -15,37 +15,31 @@ import argparse
 import json
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ruamel.yaml import YAML
 
 from benchmarks.asr import ctranslate2_folder
 from benchmarks.peer import END_SILENCE_MS, GluedPeer, PeerTurn
+from benchmarks.turn_parts import AUDIO, chosen_commands, play, turn_row
 from cockpit.assemble import Assembly, assemble
-from cockpit.ledger import TurnRecord
 from cockpit.profile_load import load_profile
 from cockpit.runtime import NullSink, Runtime
 from models.engines.espeak import EspeakVoice
 from models.store import Store
-from pipeline.audio_in import WavSource
 from pipeline.dialogue import Plan, Understanding
 from pipeline.frames import SAMPLE_RATE_HZ, Language, ToolCall
 from pipeline.vehicle.schemas import TOOL_NAMES, schema_of
 from pipeline.wav import read_wav
 
-AUDIO = Path(__file__).resolve().parent.parent / "hil" / "audio"
 PERCENTILES = (50, 99)
 
 
 def main() -> None:
     arguments = _arguments()
-    commands = YAML(typ="safe").load(AUDIO / "manifest.yaml")
-    half = arguments.commands // 2
-    chosen = [row for lang in ("en", "zh") for row in [r for r in commands if r["lang"] == lang][:half]]
+    chosen = chosen_commands(arguments.commands)
     with tempfile.TemporaryDirectory() as folder:
         assembly = assemble(load_profile(arguments.profile).profile, Store.open(), NullSink())
         runtime = Runtime(assembly.parts)
@@ -77,13 +71,9 @@ def _turns(runtime: Runtime, peer: GluedPeer, commands: list[dict[str, Any]]) ->
     peer.turn(warm)
     for number, row in enumerate(commands, 1):
         sys.stderr.write(f"\r{number}/{len(commands)} {row['id']} ")
-        known = len(runtime.ledger.closed())
-        start_ns = time.monotonic_ns()
-        runtime.listen(WavSource(AUDIO / row["file"], pace="realtime"))
-        runtime.wait_idle(60.0)
-        turns = runtime.ledger.closed()[known:]
+        ours, start_ns = play(runtime, row)
         theirs = peer.turn(_until_end_of_wait(row))
-        yield _row(row, turns, theirs, start_ns)
+        yield turn_row(row, ours, start_ns) | _peer_row(theirs)
     sys.stderr.write("\n")
 
 
@@ -93,20 +83,8 @@ def _until_end_of_wait(row: dict[str, Any]) -> np.ndarray:
     return read_wav(AUDIO / row["file"])[:end]
 
 
-def _row(row: dict[str, Any], turns: list[TurnRecord], theirs: PeerTurn, start_ns: int) -> dict[str, Any]:
-    """`first_audio_ms` from the acoustic end of speech: the turn's own zero is corrected by the VAD's error."""
-    ours = turns[-1] if turns else None
-    true_end_ns = start_ns + row["last_speech_sample"] * 1_000_000_000 // SAMPLE_RATE_HZ
-    first_audio_ms = None
-    if ours is not None and ours.first_audio_ns:
-        first_audio_ms = (ours.first_audio_ns - true_end_ns) / 1e6
+def _peer_row(theirs: PeerTurn) -> dict[str, Any]:
     return {
-        "id": row["id"],
-        "lang": row["lang"],
-        "transcript": ours.transcript if ours else "",
-        "reply": ours.reply if ours else "",
-        "first_audio_ms": first_audio_ms,
-        "decided_ms": (ours.decided_ns - true_end_ns) / 1e6 if ours else None,
         "peer_transcript": theirs.transcript,
         "peer_call": theirs.call,
         "peer_first_audio_ms": theirs.first_audio_ms,
