@@ -58,11 +58,15 @@ class Unshared:
         return None
 
 
+def anywhere(_lane: str) -> None:
+    """For models that run wherever their thread does."""
+
+
 class LaneWork:
     """Runs under leases of one task.
 
     bind: whether the thread is bound to its lane. ran: called after each block that used the lane. beat: the process's
-    housekeeping, where no other thread does it.
+    housekeeping, where no other thread does it. on_lane: told the lane's name before the model runs there.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class LaneWork:
         bind: bool,
         ran: Callable[[], None],
         beat: Callable[[], None],
+        on_lane: Callable[[str], None] = anywhere,
     ) -> None:
         self.stopped = ""
         self.beat = beat
@@ -82,6 +87,7 @@ class LaneWork:
         self._task = task
         self._bind = bind
         self._ran = ran
+        self._on_lane = on_lane
         self._give_up: Callable[[], bool] = bool
         self._lease: Lease | None = None
         self._leased = ExitStack()
@@ -131,3 +137,4 @@ class LaneWork:
         self._placed.close()
         self._lane = lease.request.lane
         self._placed.enter_context(self._device.enter(lease.lane))
+        self._on_lane(lease.lane)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cockpit.arbiter.config import ArbiterConfig
 from cockpit.arbitration import Arbitration, open_arbitration
-from cockpit.modelwork import LaneWork
+from cockpit.modelwork import LaneWork, anywhere
 from cockpit.warmup import WarmUps
 from models.engines.causal_lm import CausalLM
 from models.errors import ConfigError
@@ -52,8 +52,8 @@ def open_shared(plan: SharingPlan, kind: str) -> Arbitration:
     return open_arbitration(plan.config, kind, state_dir=plan.state_dir, socket=plan.socket, group=plan.group)
 
 
-def share(arbitration: Arbitration, model: CausalLM) -> Sharing:
-    """Bind the language model's work to the dialogue task and warm it up."""
+def share(arbitration: Arbitration, model: CausalLM, on_lane: Callable[[str], None] = anywhere) -> Sharing:
+    """Bind the language model's work to the dialogue task and warm it up. on_lane: see LaneWork."""
     dispatcher = arbitration.dispatcher
     warm_ups = WarmUps(dispatcher, dispatcher.arbiter.config.tasks, {DIALOGUE: _warmer(model)})
     # The control server beats in a thread of its own; without one the chain does so while it idles.
@@ -65,6 +65,7 @@ def share(arbitration: Arbitration, model: CausalLM) -> Sharing:
         bind=must_bind(arbitration),
         ran=lambda: warm_ups.ran(DIALOGUE),
         beat=beat,
+        on_lane=on_lane,
     )
     warm_ups.at_start()
     return Sharing(arbitration, work, warm_ups)
