@@ -7,7 +7,9 @@ overlap are legal (the lower priority one yields). Where a lane really runs is p
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -121,6 +123,7 @@ class CudaDevice:
                 f"lane {lane!r} is on CUDA but ONNX Runtime here offers {', '.join(available)}: "
                 "run: pip uninstall onnxruntime && pip install 'cockpit-voice[gpu]'"
             )
+        _load_libraries(onnxruntime)
         options = {"device_id": "0", "user_compute_stream": str(stream), "arena_extend_strategy": "kSameAsRequested"}
         if self.lanes[lane].memory_budget_bytes:
             options["gpu_mem_limit"] = str(self.lanes[lane].memory_budget_bytes)
@@ -160,6 +163,14 @@ class CudaDevice:
         if self._open:
             self._open = False
             self.driver.destroy(*self._owned)
+
+
+def _load_libraries(onnxruntime: Any) -> None:
+    """Find CUDA's and cuDNN's libraries where pip puts them. What it prints of missing ones is noise: a session that
+    cannot be opened for want of one is an error by itself."""
+    if hasattr(onnxruntime, "preload_dlls"):
+        with contextlib.redirect_stdout(io.StringIO()):
+            onnxruntime.preload_dlls()
 
 
 def _fingerprint(facts: DeviceFacts) -> str:

@@ -11,7 +11,7 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import onnxruntime as ort
@@ -55,6 +55,7 @@ class Memory(Protocol):
     def synchronise(self, stream: int) -> None: ...
 
 
+@runtime_checkable
 class LanedDevice(Protocol):
     """What the engines need of a `Device` with lanes on CUDA."""
 
@@ -65,7 +66,7 @@ class LanedDevice(Protocol):
 
 
 class CudaEngines:
-    """Makes placements on one device and owns the memory that they take. Close it after every session is gone."""
+    """Makes placements on one device and owns the sessions and the memory. Close it before the device."""
 
     def __init__(self, device: LanedDevice) -> None:
         self._device = device
@@ -74,6 +75,7 @@ class CudaEngines:
         """Held while a session is opened or a graph captured."""
         self.sealed = False
         self.allocated_bytes = 0
+        self._sessions: list[CudaSession] = []
         self._blocks: list[int] = []
         self._pages: list[int] = []
 
@@ -102,8 +104,17 @@ class CudaEngines:
         """The buffer as ONNX Runtime's own value, without a copy."""
         return ort.OrtValue.from_dlpack(Lent(buffer.address, buffer.shape, buffer.dtype, buffer.device))
 
+    def opened(self, inner: ort.InferenceSession, captures: bool) -> CudaSession:
+        """Take a new session into account."""
+        session = CudaSession(inner, self, captures)
+        self._sessions.append(session)
+        return session
+
     def close(self) -> None:
-        """Give all memory back. Safe to call twice."""
+        """Destroy every session, then give all memory back; no engine may run any more. Safe to call twice."""
+        for session in self._sessions:
+            session.inner = None
+        self._sessions.clear()
         blocks, self._blocks = self._blocks, []
         pages, self._pages = self._pages, []
         for address in blocks:
@@ -186,7 +197,7 @@ class CudaPlacement:
         with self._engines.lock:
             inner = ort.InferenceSession(str(graph), options, providers=[(PROVIDER, chosen)])
         self._refuse_elsewhere(graph, inner)
-        return CudaSession(inner, self._engines, capture)
+        return self._engines.opened(inner, capture)
 
     def _refuse_elsewhere(self, graph: Path, inner: ort.InferenceSession) -> None:
         """ONNX Runtime says nothing when it runs a node, or everything, on the CPU instead."""
