@@ -21,7 +21,7 @@ from cockpit.device.base import YieldGate
 from models.errors import CockpitError
 
 _REPORT_EVERY = 16
-"""Boundaries between two reports to the arbiter while the gate is open."""
+"""Boundaries between two reports to the arbiter while the gate is open; the first token is reported at once."""
 _TICK_S = 0.25
 _GIVEN_UP = "given up while it waited"
 
@@ -33,7 +33,7 @@ class Refused(CockpitError):
 class Lease:
     """A granted lane. One thread holds it. `lane`: name of the lane to run in (as created at start)."""
 
-    __slots__ = ("_dispatcher", "_pending", "_since", "gate", "give_up", "request", "stopped")
+    __slots__ = ("_dispatcher", "_pending", "_since", "_told_first", "gate", "give_up", "request", "stopped")
 
     def __init__(
         self, dispatcher: Dispatcher, request: Request, gate: YieldGate, give_up: Callable[[], bool] = bool
@@ -42,6 +42,7 @@ class Lease:
         self.give_up = give_up
         self._pending = 0
         self._since = 0
+        self._told_first = False
         self.request = request
         self.gate = gate
         self.stopped = ""
@@ -55,8 +56,9 @@ class Lease:
         return self.request.chunk_tokens
 
     @property
-    def kv_keep_ratio(self) -> float:
-        return self.request.keep_ratio
+    def draft_tokens(self) -> int:
+        """Tokens to draft ahead of each verified step; 0: none."""
+        return self.request.draft_tokens
 
     def boundary(self, new_tokens: int = 1) -> bool:
         """At each token (1) or prefill chunk (0), its device work finished. Parks while told to; False: stop here.
@@ -65,8 +67,9 @@ class Lease:
         """
         self._pending += new_tokens
         self._since += 1
-        if not self.gate.closed and self._since < _REPORT_EVERY:
+        if not self.gate.closed and self._since < _REPORT_EVERY and (self._told_first or not self._pending):
             return True
+        self._told_first = self._pending > 0 or self._told_first
         self._since = 0
         pending, self._pending = self._pending, 0
         return self._dispatcher.report(self, pending)

@@ -156,6 +156,24 @@ def test_a_long_request_gives_way_to_a_short_one_and_goes_on_degraded() -> None:
     assert arbiter.table.sessions["long"].pins == 0
 
 
+def test_a_stream_is_late_by_its_first_token_and_others_by_their_end() -> None:
+    arbiter = arbiter_of()
+    stream = started(arbiter, DIALOGUE, 0)
+    arbiter.report(stream, 300 * MS, 0)
+    arbiter.report(stream, 500 * MS, 1)
+    arbiter.report(stream, 4 * S, 60)
+    arbiter.finish(stream, 5 * S, 3)
+    assert arbiter.missed == [0, 0, 0]
+    assert arbiter.latency[DIALOGUE].max_ns == 500 * MS
+    slow_to_start = started(arbiter, DIALOGUE, 10 * S)
+    arbiter.report(slow_to_start, 11 * S, 1)
+    arbiter.finish(slow_to_start, 12 * S)
+    assert arbiter.missed[DIALOGUE] == 1
+    without_tokens = started(arbiter, NAV, 20 * S)
+    arbiter.finish(without_tokens, 20 * S + 151 * MS)
+    assert arbiter.missed == [1, 1, 0]
+
+
 def test_a_request_of_lower_priority_does_not_end_a_slice() -> None:
     arbiter = arbiter_of()
     dialogue = started(arbiter, DIALOGUE, 0)

@@ -116,6 +116,28 @@ def test_a_paused_task_waits_and_times_out_with_its_reason() -> None:
     dispatcher.arbiter.check()
 
 
+def test_the_first_token_is_reported_at_once_and_later_ones_together() -> None:
+    dispatcher = dispatcher_of()
+    with dispatcher.lease("dialogue_task") as lease:
+        lease.boundary(0)
+        assert lease.request.first_token_ns == 0
+        lease.boundary(1)
+        assert lease.request.first_token_ns > 0
+        assert lease.request.tokens == 1
+        lease.boundary(1)
+        assert lease.request.tokens == 1
+    assert dispatcher.arbiter.latency[1].count == 1
+
+
+def test_a_lease_carries_the_arms_chunk_and_draft() -> None:
+    mapping = deepcopy(GOOD)
+    mapping["policy"] = {"prefill_chunk_tokens": [64], "draft_tokens": [3]}
+    config = parse(mapping).config
+    assert config is not None
+    with Dispatcher(Arbiter(config, 100 << 20)).lease("dialogue_task") as lease:
+        assert (lease.prefill_chunk_tokens, lease.draft_tokens) == (64, 3)
+
+
 def test_an_error_in_the_body_gives_the_lane_back() -> None:
     dispatcher = dispatcher_of()
     with pytest.raises(ZeroDivisionError), dispatcher.lease("dialogue_task"):

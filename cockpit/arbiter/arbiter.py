@@ -92,6 +92,7 @@ class Arbiter:
         self._conflict = [0] * len(self.tasks)
         self._beside = [False] * len(self.queues.requests)
         self._chunk = 0
+        self._draft = 0
         self._keep = 1.0
         self._apply_arm()
 
@@ -125,6 +126,7 @@ class Arbiter:
         request.submitted_ns = now_ns
         request.deadline_ns = deadline_ns or now_ns + self._slas[task]
         request.tokens = 0
+        request.first_token_ns = 0
         request.degraded = False
         request.reason = IN_ORDER
         request.key = order_key(self._priorities[task], request.deadline_ns - expected_ns, now_ns, request.slot)
@@ -174,6 +176,7 @@ class Arbiter:
         request.lane = self._lane[task]
         if not request.degraded:
             request.chunk_tokens = self._chunk
+            request.draft_tokens = self._draft
             request.keep_ratio = self._keep
         self.running[task] = request
         self.running_bits |= 1 << task
@@ -196,6 +199,7 @@ class Arbiter:
         task = request.task
         if new_tokens:
             request.tokens += new_tokens
+            request.first_token_ns = request.first_token_ns or now_ns
             self.floor.generated(task, new_tokens, now_ns - request.reported_ns, now_ns)
         request.reported_ns = now_ns
         if request.session is not None:
@@ -244,8 +248,9 @@ class Arbiter:
         self.queues.give_back(request)
 
     def _measure(self, request: Request, now_ns: int) -> None:
+        """A stream is judged by its first token: that is what its user waits for. The token floor judges the rest."""
         task = request.task
-        latency_ns = now_ns - request.submitted_ns
+        latency_ns = (request.first_token_ns or now_ns) - request.submitted_ns
         sla_ns = self._slas[task]
         self.latency[task].add(latency_ns)
         if latency_ns > sla_ns:
@@ -272,6 +277,7 @@ class Arbiter:
         """Give every idle task its lane under the policy's arm; a running one changes when it leaves its lane."""
         arm = self.arm
         self._chunk = arm.prefill_chunk_tokens
+        self._draft = arm.draft_tokens
         self._keep = arm.kv_keep_ratio
         base = 0
         for task, profile in enumerate(self.tasks):

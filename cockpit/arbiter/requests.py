@@ -61,7 +61,8 @@ STOP: Final = 3
 class Request:
     """One request. Owned by the arbiter's pool; valid for its holder until `finish` or a refusal.
 
-    kv_bytes: what its session must be able to hold. chunk_tokens, keep_ratio: what the decision gave.
+    kv_bytes: what its session must be able to hold. chunk_tokens, draft_tokens, keep_ratio: what the decision gave.
+    first_token_ns: when its first token was reported, 0 before; its latency ends there (TTFT), not with its stream.
     key: place in its queue, lower first. degraded: it was late and now runs behind shorter ones with less KV.
     """
 
@@ -69,7 +70,9 @@ class Request:
         "chunk_tokens",
         "deadline_ns",
         "degraded",
+        "draft_tokens",
         "expected_ns",
+        "first_token_ns",
         "keep_ratio",
         "key",
         "kv_bytes",
@@ -99,7 +102,9 @@ class Request:
         self.reported_ns = 0
         self.slice_ends_ns = 0
         self.lane = 0
+        self.first_token_ns = 0
         self.chunk_tokens = 0
+        self.draft_tokens = 0
         self.keep_ratio = 1.0
         self.key = 0
         self.tokens = 0

@@ -22,7 +22,9 @@ class LaneStatus:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One task. Latencies in ms over all its requests since start, from submission to end."""
+    """One task. Latencies in ms over all its requests since start, from submission to the first token that was reported
+    (TTFT), to the end for requests without tokens. missed_sla counts those past the SLA.
+    """
 
     name: str
     priority: int
