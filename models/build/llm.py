@@ -1,6 +1,7 @@
 """GGUF checkpoint -> model folder.
 
-model.onnx (body), head.onnx, model.bin (the weights of both), tokenizer.json, chat_template.jinja, config.json.
+model.onnx (body), head.onnx, model.bin (the weights of both), tokenizer.json, chat_template.jinja, config.json; folders
+for devices hold choose.onnx and score.onnx too (llm_device.py).
 """
 
 from __future__ import annotations
@@ -9,20 +10,25 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
+from models.build.llm_device import DeviceHead, choose, score
 from models.build.llm_emit import Emitter, WeightFile
-from models.build.llm_gguf import F32, Checkpoint, DecoderShape
+from models.build.llm_gguf import Checkpoint, DecoderShape
 from models.build.llm_graph import DecoderGraph, Table, save
 from models.build.llm_head import HeadGraph
 from models.build.llm_quant import EXACT_BLOCK, Packed, offset_pack, ordered, pack4, pack8, stack, stored_scales
 from models.build.llm_tokenizer import write_chat_template, write_tokenizer
+from models.errors import InputError
 
-Quant = Literal["f32", "served"]
+Quant = Literal["f32", "served", "f16", "f32-device"]
 Progress = Callable[[str, float], None]
 
+DEVICE_TYPES: dict[str, type[np.floating[Any]]] = {"f16": np.float16, "f32-device": np.float32}
+"""The element type of the device graphs of each such `quant`."""
 WIDE_BLOCK = 128
 """Weights per scale where the width allows it and exactness is not worth its time: a third fewer instructions per
 weight than blocks of 32. The quick head's candidates are decided by exact rows; among Qwen's, the best one was always
@@ -31,20 +37,25 @@ NARROW_BLOCK = 64
 
 
 class FullWeights:
-    """Everything dequantised to float32: the reference that served builds are measured against."""
+    """Everything dequantised to `dtype`; in float32 the reference that served builds are measured against."""
 
-    def __init__(self, checkpoint: Checkpoint, shape: DecoderShape) -> None:
+    def __init__(self, checkpoint: Checkpoint, shape: DecoderShape, dtype: type[np.floating[Any]] = np.float32) -> None:
         self.checkpoint = checkpoint
         self.shape = shape
+        self.dtype = dtype
 
-    def matrix(self, names: list[str]) -> F32:
-        return np.concatenate([ordered(self.checkpoint, name, self.shape) for name in names])
+    def matrix(self, names: list[str]) -> NDArray[Any]:
+        values = np.concatenate([ordered(self.checkpoint, name, self.shape) for name in names])
+        return values.astype(self.dtype, copy=False)
 
     def embedding(self) -> Table:
-        return Table(self.checkpoint.values("token_embd.weight"), None)
+        return self._table("token_embd.weight")
 
     def head(self) -> tuple[None, Table]:
-        return None, self.embedding() if self.shape.tied else Table(self.checkpoint.values("output.weight"), None)
+        return None, self._table("token_embd.weight" if self.shape.tied else "output.weight")
+
+    def _table(self, name: str) -> Table:
+        return Table(self.checkpoint.values(name).astype(self.dtype, copy=False), None)
 
 
 class ServedWeights:
@@ -104,26 +115,52 @@ class ServedWeights:
 def build_llm(gguf: Path, out: Path, *, quant: Quant, progress: Progress | None = None) -> None:
     """Build the model folder `out` from the GGUF file `gguf`.
 
-    quant: "f32" keeps every dequantised weight; "served" is what runs in the car. `progress` gets (step, share 0..1).
-    Raises InputError when the file cannot be read or its architecture is not known.
+    quant: "f32" keeps every dequantised weight; "served" is what runs in the car on a CPU; "f16" is what runs on a
+    GPU; "f32-device" are the GPU's graphs in float32, for tests on a CPU. `progress` gets (step, share 0..1).
+    Raises InputError when the file cannot be read, its architecture is not known or does not bear float16.
     """
     report = progress or (lambda step, share: None)
     checkpoint = Checkpoint.open(gguf)
     shape = checkpoint.shape()
+    if quant == "f16" and shape.gemma:
+        raise InputError(
+            f"{gguf.name}: activations of {shape.architecture} exceed float16; build it as served and run it on the CPU"
+        )
     out.mkdir(parents=True, exist_ok=True)
     report("tokenizer", 0.0)
     write_tokenizer(checkpoint, out)
     has_template = write_chat_template(checkpoint, out)
     report("weights", 0.1)
-    weights = FullWeights(checkpoint, shape) if quant == "f32" else ServedWeights(checkpoint, shape)
     with WeightFile(out / "model.bin") as file:
-        save(DecoderGraph(checkpoint, shape, weights, Emitter(file)).body(), out / "model.onnx")
-        report("head", 0.7)
-        quick, table = weights.head()
-        save(HeadGraph(shape, quick, table, Emitter(file)).emit(), out / "head.onnx")
+        if quant in DEVICE_TYPES:
+            _device_graphs(checkpoint, shape, DEVICE_TYPES[quant], file, out, report)
+        else:
+            weights = FullWeights(checkpoint, shape) if quant == "f32" else ServedWeights(checkpoint, shape)
+            save(DecoderGraph(checkpoint, shape, weights, Emitter(file)).body(), out / "model.onnx")
+            report("head", 0.7)
+            quick, table = weights.head()
+            save(HeadGraph(shape, quick, table, Emitter(file)).emit(), out / "head.onnx")
     config = model_config(checkpoint, shape, quant, has_template)
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     report("done", 1.0)
+
+
+def _device_graphs(
+    checkpoint: Checkpoint,
+    shape: DecoderShape,
+    dtype: type[np.floating[Any]],
+    file: WeightFile,
+    out: Path,
+    report: Progress,
+) -> None:
+    """Body, head and the two graphs over logits, all in `dtype` and fit for capture as device graphs."""
+    weights = FullWeights(checkpoint, shape, dtype)
+    save(DecoderGraph(checkpoint, shape, weights, Emitter(file), dtype).body(), out / "model.onnx")
+    report("head", 0.7)
+    _, table = weights.head()
+    save(DeviceHead(shape, table, Emitter(file)).emit(), out / "head.onnx")
+    save(choose(shape, Emitter(file)), out / "choose.onnx")
+    save(score(shape, Emitter(file)), out / "score.onnx")
 
 
 def model_config(checkpoint: Checkpoint, shape: DecoderShape, quant: Quant, has_template: bool) -> dict[str, object]:

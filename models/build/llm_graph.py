@@ -3,7 +3,7 @@
 Body (model.onnx). Inputs: input_ids int64 (1, T); rows int64 (R,): positions within the chunk to return;
   seqlens_k int32 (1,): tokens in the cache after this run, less one; total_len int32 (1,): the same, not less one;
   past_key.i / past_value.i float32 (1, kv_heads, capacity, head_dim): bind one buffer to them and to present_*.i.
-  Output: hidden float32 (R, hidden), normalised.
+  Output: hidden float32 (R, hidden), normalised. Bodies for devices may be float16 instead: llm_device.py.
 Head (head.onnx). Inputs: hidden; mode int64 (1,): a MODE_ constant; allowed int64 (A,): ids, see the modes.
   Outputs: ids int64 (R, K), values float32 (R, K): best first, exact logits, but see MODE_SCORE and MODE_FULL.
 """
@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.build.llm_emit import MS, Emitter
@@ -25,7 +26,7 @@ from models.build.llm_quant import Packed
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Vocabulary rows as int8 codes (vocab, blocks, block) with scales (vocab, blocks), or float32 (vocab, hidden)."""
+    """Vocabulary rows as int8 codes (vocab, blocks, block) with scales (vocab, blocks), or whole as (vocab, hidden)."""
 
     rows: np.ndarray[tuple[int, ...], np.dtype[np.generic]]
     scales: F32 | None
@@ -34,8 +35,8 @@ class Table:
 class Weights(Protocol):
     """Where the graph gets its matrices from: full precision or quantised, see models/build/llm.py."""
 
-    def matrix(self, names: list[str]) -> Packed | F32:
-        """The named tensors stacked: packed, or float32 (n, k)."""
+    def matrix(self, names: list[str]) -> Packed | NDArray[Any]:
+        """The named tensors stacked: packed, or (n, k) in the graph's own type."""
         ...
 
     def embedding(self) -> Table: ...
@@ -46,13 +47,21 @@ class Weights(Protocol):
 
 
 class DecoderGraph:
-    """Emits the body of one decoder."""
+    """Emits the body of one decoder. dtype: of everything between the ids and `hidden`, caches included."""
 
-    def __init__(self, checkpoint: Checkpoint, shape: DecoderShape, weights: Weights, emitter: Emitter) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        shape: DecoderShape,
+        weights: Weights,
+        emitter: Emitter,
+        dtype: type[np.floating[Any]] = np.float32,
+    ) -> None:
         self.checkpoint = checkpoint
         self.shape = shape
         self.weights = weights
         self.e = emitter
+        self.dtype = dtype
 
     def body(self) -> onnx.ModelProto:
         """The model, read top to bottom."""
@@ -60,7 +69,7 @@ class DecoderGraph:
         table = self.weights.embedding()
         hidden = lookup(self.e, table, "input_ids", "same" if s.tied else "embed", lead=[1, -1], width=s.hidden)
         if s.gemma:
-            hidden = self.e.op("Mul", hidden, self.e.weight("embed_scale", np.array([s.hidden**0.5], np.float32)))
+            hidden = self.e.op("Mul", hidden, self.e.weight("embed_scale", np.array([s.hidden**0.5], self.dtype)))
         residual = ""
         for layer in range(s.layers):
             normed, residual = self._add_norm(hidden, residual, f"blk.{layer}.attn_norm.weight")
@@ -76,8 +85,11 @@ class DecoderGraph:
         return self._body_model()
 
     # --- layers ---------------------------------------------------------------------------------------------------
+    def _vector(self, name: str) -> str:
+        return self.e.weight(name, self.checkpoint.values(name).astype(self.dtype, copy=False))
+
     def _norm(self, x: str, name: str) -> str:
-        gamma = self.e.weight(name, self.checkpoint.values(name))
+        gamma = self._vector(name)
         out: str = self.e.op("SimplifiedLayerNormalization", x, gamma, axis=-1, epsilon=self.shape.rms_epsilon)
         return out
 
@@ -85,7 +97,7 @@ class DecoderGraph:
         """(norm(x + residual), x + residual); without a residual yet, x itself is it."""
         if not residual:
             return self._norm(x, name), x
-        gamma = self.e.weight(name, self.checkpoint.values(name))
+        gamma = self._vector(name)
         out = self.e.op(
             "SkipSimplifiedLayerNormalization", x, residual, gamma, domain=MS, outputs=4, epsilon=self.shape.rms_epsilon
         )
@@ -106,7 +118,8 @@ class DecoderGraph:
         inverse = 1.0 / theta ** (np.arange(0, s.head_dim, 2, dtype=np.float32) / np.float32(s.head_dim))
         angles = np.outer(np.arange(s.context, dtype=np.float32), inverse.astype(np.float32))
         kind = f"{theta:.0f}"
-        return self.e.weight("cos_" + kind, np.cos(angles)), self.e.weight("sin_" + kind, np.sin(angles))
+        cos, sin = (wave(angles).astype(self.dtype, copy=False) for wave in (np.cos, np.sin))
+        return self.e.weight("cos_" + kind, cos), self.e.weight("sin_" + kind, sin)
 
     def _attention(self, x: str, layer: int) -> str:
         s, blk = self.shape, f"blk.{layer}."
@@ -114,7 +127,7 @@ class DecoderGraph:
         bias = ""
         if self.checkpoint.has(f"{blk}attn_q.bias"):
             values = np.concatenate([self.checkpoint.values(f"{blk}attn_{p}.bias") for p in "qkv"])
-            bias = self.e.weight(f"{blk}attn_qkv.bias", values)
+            bias = self.e.weight(f"{blk}attn_qkv.bias", values.astype(self.dtype, copy=False))
         query, key, value = self._linear(x, names, bias), "", ""
         if s.gemma:
             sizes = self.e.ints(s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim)
@@ -164,23 +177,23 @@ class DecoderGraph:
     def _body_model(self) -> onnx.ModelProto:
         s = self.shape
         cache = [1, s.kv_heads, "capacity", s.head_dim]
-        info = helper.make_tensor_value_info
+        info, kind = helper.make_tensor_value_info, helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
         inputs = [
             info("input_ids", TensorProto.INT64, [1, "tokens"]),
             info("rows", TensorProto.INT64, ["wanted"]),
             info("seqlens_k", TensorProto.INT32, [1]),
             info("total_len", TensorProto.INT32, [1]),
         ]
-        outputs = [info("hidden", TensorProto.FLOAT, ["wanted", s.hidden])]
+        outputs = [info("hidden", kind, ["wanted", s.hidden])]
         for layer in range(s.layers):
             for part in ("key", "value"):
-                inputs.append(info(f"past_{part}.{layer}", TensorProto.FLOAT, cache))
-                outputs.append(info(f"present_{part}.{layer}", TensorProto.FLOAT, cache))
+                inputs.append(info(f"past_{part}.{layer}", kind, cache))
+                outputs.append(info(f"present_{part}.{layer}", kind, cache))
         return self.e.model(s.architecture, inputs, outputs)
 
 
 def lookup(e: Emitter, table: Table, ids: str, name: str, *, lead: list[int], width: int) -> str:
-    """Rows of a vocabulary table as float32 (*lead, width)."""
+    """Rows of a vocabulary table as (*lead, width), float32 where the table is packed."""
     rows = e.weight(name, table.rows)
     if table.scales is None:
         out: str = e.op("Gather", rows, ids)
