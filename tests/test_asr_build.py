@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.build.ct2 import read_ct2
-from models.build.whisper import quantise_blocks
+from models.build.whisper_graph import quantise_blocks
 from models.engines.logmel import HOP_SAMPLES, WINDOW_SAMPLES, log_mel, mel_filters
 from models.errors import InputError
 

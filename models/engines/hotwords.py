@@ -45,7 +45,11 @@ class HotwordTree:
         """`bias` (V,) with the boosts of `state` added: a copy. Masked tokens (-inf) stay masked."""
         boosted = bias.copy()
         boosted[list(self._children[0])] += START_BOOST
-        inside = {token for node in state for token in self._children[node]}
-        boosted[list(inside - self._children[0].keys())] += INSIDE_BOOST
-        boosted[list(inside & self._children[0].keys())] += INSIDE_BOOST - START_BOOST
+        inside = self.inside(state)
+        boosted[list(inside)] += list(inside.values())
         return boosted
+
+    def inside(self, state: frozenset[int]) -> dict[int, float]:
+        """Token -> nats that `state` adds to the boosts of no open phrase."""
+        tokens = {token for node in state for token in self._children[node]}
+        return {token: INSIDE_BOOST - START_BOOST * (token in self._children[0]) for token in sorted(tokens)}

@@ -40,25 +40,32 @@ def mel_filters(bands: int = MEL_BANDS) -> NDArray[np.float32]:
 
 
 @lru_cache(maxsize=1)
-def _window() -> NDArray[np.float32]:
+def hann_window() -> NDArray[np.float32]:
+    """The window of one frame (WINDOW_SAMPLES,) float32."""
     return np.asarray(np.hanning(WINDOW_SAMPLES + 1)[:-1], dtype=np.float32)
 
 
-def log_mel(samples: NDArray[np.float32], frames: int, bands: int = MEL_BANDS) -> NDArray[np.float32]:
-    """Spectrogram (1, bands, frames) float32 of `samples` (n,) at 16 kHz and silence up to `frames` hops of 10 ms.
+def centred(samples: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
+    """`samples` (n,) and silence up to `frames` hops, as the windows see it: float32 (frames * HOP + WINDOW - HOP,).
 
-    Audio beyond `frames` hops is left out. As in the reference the signal is centred by mirroring its edges and the
-    values are clamped to 8 decades below the loudest one.
+    Audio beyond `frames` hops is left out. As in the reference the signal is centred by mirroring its edges.
     """
-    length = frames * HOP_SAMPLES
+    length, half = frames * HOP_SAMPLES, WINDOW_SAMPLES // 2
     padded = np.zeros(length + WINDOW_SAMPLES, dtype=np.float32)
-    half = WINDOW_SAMPLES // 2
     kept = min(samples.size, length)
     padded[half : half + kept] = samples[:kept]
     padded[:half] = padded[half + 1 : WINDOW_SAMPLES + 1][::-1]
     padded[half + length :] = padded[length - 1 : half + length - 1][::-1]
-    windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW_SAMPLES)[::HOP_SAMPLES][:frames]
-    spectrum = np.fft.rfft(windows * _window(), axis=-1)
+    return padded[: length + WINDOW_SAMPLES - HOP_SAMPLES]
+
+
+def log_mel(samples: NDArray[np.float32], frames: int, bands: int = MEL_BANDS) -> NDArray[np.float32]:
+    """Spectrogram (1, bands, frames) float32 of `centred(samples, frames)` at 16 kHz.
+
+    As in the reference the values are clamped to 8 decades below the loudest one.
+    """
+    windows = np.lib.stride_tricks.sliding_window_view(centred(samples, frames), WINDOW_SAMPLES)[::HOP_SAMPLES]
+    spectrum = np.fft.rfft(windows * hann_window(), axis=-1)
     power = spectrum.real**2 + spectrum.imag**2
     log = np.log10(np.maximum(power @ mel_filters(bands), 1e-10))
     log = (np.maximum(log, log.max() - 8.0) + 4.0) / 4.0

@@ -1,35 +1,30 @@
 """Whisper on ONNX Runtime: one encoder run per utterance, then a greedy decode loop over a preallocated cache.
 
 Files in the model folder: encoder.onnx, decoder.onnx, config.json, tokenizer.json (shapes: models/build/whisper.py).
-The encoder sees the speech and 2 s that stand for the silence up to 30 s (see TAIL_ROWS). Chinese comes out simplified.
+Chinese comes out simplified. Where it runs is the placement's business; on a GPU lane only PCM goes in and a few dozen
+bytes per token come out.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 from opencc import OpenCC
 from tokenizers import Tokenizer
 
 from models.engines.base import Audio, Hypothesis, never_cancelled
 from models.engines.hotwords import HotwordTree
-from models.engines.logmel import HOP_SAMPLES, RATE_HZ, log_mel
-from models.engines.whisper_decoder import Decoder, WhisperConfig, open_session
+from models.engines.logmel import RATE_HZ
+from models.engines.placement import CpuPlacement, Placement
+from models.engines.whisper_decoder import NO_BOOSTS, Decoder, WhisperConfig
+from models.engines.whisper_encoder import Encoder, MelEncoder, SamplesEncoder
 from models.engines.whisper_guards import MAX_REPEATS, believable, repeats
-from models.errors import InputError, ModelMissing
+from models.errors import DeviceUnavailable, InputError, ModelMissing
 
-PAD_S = 1.0
-"""Silence that follows the last sample at full resolution."""
-TAIL_ROWS = 50
-"""Rows of silence, spread evenly over the rest of the 30 s that Whisper was trained to see. Without them it cannot tell
-that the speech is over and repeats itself: 1 s of plain padding gives 20 runaway texts over 48 recorded commands."""
-TAIL_MASS = 0.5
-"""Each spread row stands for the rows it replaces: its attention score gets this share of the log of their count."""
 MAX_WINDOW_S = 29.0
 MIN_SPEECH_S = 0.1
 MIN_PEAK = 1e-3
@@ -37,41 +32,71 @@ MAX_TOKENS_PER_S = 14.0
 Cancelled = Callable[[], bool]
 
 
+@dataclass(frozen=True, slots=True)
+class _Wording:
+    """What decoding in one language favours: its hot words, and the biases (V,) of the first and of the other tokens
+    with what may open a hot word already added."""
+
+    hotwords: tuple[str, ...]
+    tree: HotwordTree
+    first: NDArray[np.float32]
+    others: NDArray[np.float32]
+
+
 class WhisperEngine:
     """A SpeechRecognizer (models/engines/base.py). Not thread-safe: one stage owns it."""
 
-    def __init__(
-        self, config: WhisperConfig, tokenizer: Tokenizer, encoder: ort.InferenceSession, decoder: Decoder
-    ) -> None:
+    def __init__(self, config: WhisperConfig, tokenizer: Tokenizer, encoder: Encoder, decoder: Decoder) -> None:
         self.config = config
         self._tokenizer = tokenizer
         self._encoder = encoder
         self.decoder = decoder
         self._simplified = OpenCC("t2s")
         self._traditional = OpenCC("s2t")
-        self._trees: dict[tuple[str, tuple[str, ...]], HotwordTree] = {}
-        self.encoder_rows = 0
-        """Positions of 20 ms the last encoder run saw: what its cost is proportional to."""
+        self._wordings: dict[str, _Wording] = {}
+        self._language_biases: dict[tuple[str, ...], NDArray[np.float32]] = {}
 
     @classmethod
-    def load(cls, model_dir: Path, *, threads: int = 2, provider: str = "cpu") -> WhisperEngine:
-        """Open a built model. Raises ModelMissing for a missing file, StartupError for a provider that will not run."""
+    def load(cls, model_dir: Path, *, threads: int = 2, placement: Placement | None = None) -> WhisperEngine:
+        """Open a built model on `placement` (None: the CPU with `threads`).
+
+        Raises ModelMissing for a missing file, DeviceUnavailable where the graphs cannot run on the placement.
+        """
         config_path = model_dir / "config.json"
         if not config_path.is_file():
             raise ModelMissing(f"{config_path} is missing; run `cockpit models build whisper-base`")
         config = WhisperConfig.read(config_path)
-        decoder = Decoder(open_session(model_dir / "decoder.onnx", threads, provider), config)
+        place = placement or CpuPlacement(threads)
+        if (config.precision == "f16") != (place.device != "cpu"):
+            remedy = "whisper-base" if place.device == "cpu" else "whisper-base-f16"
+            raise DeviceUnavailable(
+                f"{model_dir.name} holds {config.precision} graphs, which do not run on {place.device!r}; "
+                f"choose {remedy} there (`cockpit models build {remedy}`)"
+            )
+        fixed = config.encoder_input == "samples"
+        decoder = Decoder(place, place.open(model_dir / "decoder.onnx", capture=fixed), config)
         decoder.allocate()
-        tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
-        return cls(config, tokenizer, open_session(model_dir / "encoder.onnx", threads, provider), decoder)
+        session = place.open(model_dir / "encoder.onnx", capture=fixed)
+        encoder: Encoder = MelEncoder(session.inner, decoder, config)
+        if fixed:
+            encoder = SamplesEncoder(place, session, decoder, config)
+        encoder.allocate()
+        return cls(config, Tokenizer.from_file(str(model_dir / "tokenizer.json")), encoder, decoder)
+
+    @property
+    def encoder_rows(self) -> int:
+        """Positions of 20 ms the last encoder run saw: what its cost is proportional to."""
+        return self._encoder.rows
 
     def warm_up(self) -> None:
+        """Run every graph at its usual sizes, four times: device graphs are captured by the third run."""
         rng = np.random.default_rng(0)
-        for seconds in (1.0, 3.0, 6.0):
-            noise = rng.standard_normal(int(seconds * RATE_HZ)).astype(np.float32) * 0.05
-            self._encode(noise)
-            for token in range(4):
-                self.decoder.step([token], self.text_bias())
+        bias = self._wording("en", ()).others
+        for seconds in (1.0, 3.0, 6.0, 1.0):
+            self._encoder.encode(rng.standard_normal(int(seconds * RATE_HZ)).astype(np.float32) * 0.05)
+            for _ in range(4):
+                self.decoder.step([0], bias)
+            self.decoder.step([0] * len(self._prompt("en")), bias)
 
     def transcribe(
         self,
@@ -100,21 +125,6 @@ class WhisperEngine:
         if unknown or not languages:
             raise InputError(f"unknown languages {unknown}; this model knows {sorted(self.config.languages)}")
 
-    def _encode(self, samples: Audio) -> None:
-        """Run the encoder over `samples` and the silence behind, and hand the cross keys and values to the decoder."""
-        rows, log_count = context_rows(samples.size, self.config.encoder_positions)
-        self.encoder_rows = rows.size
-        mass = ort.OrtValue.ortvalue_from_numpy(log_count.reshape(1, 1, 1, -1))
-        binding = self._encoder.io_binding()
-        binding.bind_cpu_input("mel", log_mel(samples, 2 * rows.size, self.config.mel_bands))
-        binding.bind_cpu_input("positions", rows)
-        binding.bind_ortvalue_input("log_count", mass)
-        names = [meta.name for meta in self._encoder.get_outputs()]
-        for name in names:
-            binding.bind_output(name)
-        self._encoder.run_with_iobinding(binding)
-        self.decoder.begin({**dict(zip(names, binding.get_outputs(), strict=True)), "log_count": mass})
-
     def text_bias(self) -> NDArray[np.float32]:
         bias = np.zeros(self.config.vocabulary, np.float32)
         bias[list(self.config.suppress)] = -np.inf
@@ -123,9 +133,16 @@ class WhisperEngine:
         return bias
 
     def _language_bias(self, languages: Sequence[str]) -> NDArray[np.float32]:
-        bias = np.full(self.config.vocabulary, -np.inf, np.float32)
-        bias[[self.config.languages[name] for name in languages]] = 0.0
-        return bias
+        key = tuple(languages)
+        if key not in self._language_biases:
+            bias = np.full(self.config.vocabulary, -np.inf, np.float32)
+            bias[[self.config.languages[name] for name in languages]] = 0.0
+            self._language_biases[key] = bias
+        return self._language_biases[key]
+
+    def _prompt(self, language: str) -> list[int]:
+        special = self.config.tokens
+        return [self.config.languages[language], special["transcribe"], special["no_timestamps"]]
 
     def _window(
         self, samples: Audio, languages: Sequence[str], hotwords: Sequence[str], cancelled: Cancelled
@@ -133,15 +150,13 @@ class WhisperEngine:
         """Recognise at most 30 s."""
         if samples.size < MIN_SPEECH_S * RATE_HZ or np.abs(samples).max(initial=0.0) < MIN_PEAK:
             return Hypothesis("", languages[0], 0.0, 1.0)
-        self._encode(samples)
-        special = self.config.tokens
-        first = self.decoder.step([special["start"]], self._language_bias(languages))
+        self._encoder.encode(samples)
+        first = self.decoder.step([self.config.tokens["start"]], self._language_bias(languages))
         no_speech = float(np.exp(first.no_speech_logit - first.log_sum_exp))
         language_token = int(first.ids[0])
         language = next(name for name in languages if self.config.languages[name] == language_token)
-        prompt = [language_token, special["transcribe"], special["no_timestamps"]]
-        tree = self._tree(language, tuple(hotwords))
-        tokens, logprob, boost = self._greedy(prompt, samples.size, tree, cancelled)
+        wording = self._wording(language, tuple(hotwords))
+        tokens, logprob, boost = self._greedy(self._prompt(language), samples.size, wording, cancelled)
         text = self._tokenizer.decode(tokens, skip_special_tokens=True).strip()
         if language == "zh":
             text = self._simplified.convert(text)
@@ -152,25 +167,29 @@ class WhisperEngine:
         unbiased = average - boost / (len(tokens) + 1)
         return Hypothesis(text, language, unbiased, no_speech, tuple(tokens))
 
-    def _tree(self, language: str, hotwords: tuple[str, ...]) -> HotwordTree:
-        """The hot words written in `language`'s script, as Whisper writes them. Built once per list."""
-        key = (language, hotwords)
-        if key not in self._trees:
-            self._trees.clear()
-            spellings: set[str] = set()
-            for word in hotwords:
-                if is_chinese(word) != (language == "zh"):
-                    continue
-                if language == "zh":
-                    spellings |= {word, self._traditional.convert(word)}
-                else:
-                    spellings |= {f" {word}", f" {word.capitalize()}"}
-            encode = self._tokenizer.encode
-            self._trees[key] = HotwordTree.of(encode(s, add_special_tokens=False).ids for s in sorted(spellings))
-        return self._trees[key]
+    def _wording(self, language: str, hotwords: tuple[str, ...]) -> _Wording:
+        """The hot words written in `language`'s script, as Whisper writes them. Built once per language and list."""
+        kept = self._wordings.get(language)
+        if kept is not None and kept.hotwords == hotwords:
+            return kept
+        spellings: set[str] = set()
+        for word in hotwords:
+            if is_chinese(word) != (language == "zh"):
+                continue
+            if language == "zh":
+                spellings |= {word, self._traditional.convert(word)}
+            else:
+                spellings |= {f" {word}", f" {word.capitalize()}"}
+        encode = self._tokenizer.encode
+        tree = HotwordTree.of(encode(s, add_special_tokens=False).ids for s in sorted(spellings))
+        others = tree.boost(self.text_bias(), frozenset())
+        first = others.copy()
+        first[list(self.config.suppress_at_begin)] = -np.inf
+        self._wordings[language] = _Wording(hotwords, tree, first, others)
+        return self._wordings[language]
 
     def _greedy(
-        self, prompt: list[int], samples: int, tree: HotwordTree, cancelled: Cancelled
+        self, prompt: list[int], samples: int, wording: _Wording, cancelled: Cancelled
     ) -> tuple[list[int], float, float]:
         """Decode until the end token. Returns the text tokens, the sum of their log-probabilities, end included, and
         how much of that sum the hot words added.
@@ -178,11 +197,9 @@ class WhisperEngine:
         limit = min(
             8 + int(MAX_TOKENS_PER_S * samples / RATE_HZ), self.config.decoder_positions - self.decoder.filled - 4
         )
-        bias, begin_bias = self.text_bias(), self.text_bias()
-        begin_bias[list(self.config.suppress_at_begin)] = -np.inf
+        bias, boosts = wording.first, NO_BOOSTS
         state: frozenset[int] = frozenset()
-        added = tree.boost(begin_bias, state)
-        step = self.decoder.step(prompt, added)
+        step = self.decoder.step(prompt, bias, boosts)
         tokens: list[int] = []
         logprob, boost = 0.0, 0.0
         while len(tokens) < limit:
@@ -190,33 +207,21 @@ class WhisperEngine:
                 return [], 0.0, 0.0
             token = int(step.ids[0])
             logprob += float(step.values[0]) - step.log_sum_exp
-            boost += float(added[token])
+            boost += float(bias[token]) + boosts.get(token, 0.0)
             if token == self.config.tokens["end"]:
                 break
             tokens.append(token)
             if repeats(tokens, MAX_REPEATS):
                 return [], 0.0, 0.0
-            state = tree.advance(state, token)
-            added = tree.boost(bias, state)
-            step = self.decoder.step([token], added)
+            state = wording.tree.advance(state, token)
+            bias, boosts = wording.others, wording.tree.inside(state)
+            step = self.decoder.step([token], bias, boosts)
         return tokens, logprob, boost
 
 
 def is_chinese(text: str) -> bool:
     """True when `text` holds a CJK ideograph."""
     return any("\u4e00" <= character <= "\u9fff" for character in text)
-
-
-def context_rows(samples: int, positions: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Rows of the positional table for `samples` of speech, and the log of how many rows each stands for (x TAIL_MASS).
-
-    Both (T,): every row of the speech and its pad, then TAIL_ROWS spread to the table's end.
-    """
-    head = min(positions, math.ceil((samples / RATE_HZ + PAD_S) * RATE_HZ / (2 * HOP_SAMPLES)))
-    count = min(TAIL_ROWS, positions - head)
-    tail = np.rint(np.linspace(head, positions - 1, count)).astype(np.int64)
-    mass = TAIL_MASS * math.log((positions - head) / count) if count else 0.0
-    return np.concatenate([np.arange(head), tail]), np.repeat(np.array([0.0, mass], np.float32), [head, count])
 
 
 def split_windows(samples: Audio) -> list[Audio]:
