@@ -75,7 +75,8 @@ def test_the_endpoint_section_says_what_the_endpointer_takes() -> None:
         ),
         (
             "asr: {model: conformer}\n",
-            "p.yaml:1:7: asr.model: no such model 'conformer'; known: whisper-base, whisper-base-f32",
+            "p.yaml:1:7: asr.model: no such model 'conformer'; "
+            "known: whisper-base, whisper-base-f32, whisper-base-f16, whisper-base-f32-device",
         ),
         (
             "vehicle: {backend: kuksa}\n",
