@@ -42,7 +42,7 @@ def quiet_voice(model_dir: ModelDir, worker: EspeakWorker) -> PiperVoice:
 
 def test_chunks_equal_one_whole_run(voice: PiperVoice, worker: EspeakWorker) -> None:
     latent = voice.latent(worker.phonemes(TEXT, "en-us"))
-    frames = latent.shape[2]
+    frames = latent.shape()[2]
     whole = voice.vocode(latent, 0, frames)
     assert whole.shape == (frames * SAMPLES_PER_FRAME,)
     edges = [0, 1, 2, FIRST_CHUNK_FRAMES, FIRST_CHUNK_FRAMES + CHUNK_FRAMES, frames // 2 + 30, frames - 1, frames]

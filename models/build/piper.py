@@ -1,4 +1,9 @@
-"""A Piper (VITS) checkpoint, cut in two at the latent: an encoder for whole clauses, and a vocoder for chunks."""
+"""A Piper (VITS) checkpoint, cut in two at the latent: an encoder for whole clauses, and a vocoder for chunks.
+
+encoder.onnx   phoneme ids (1, n), their count (1,), scales (3,) -> latent (1, 192, frames).
+vocoder.onnx   latent, start (1,), stop (1,) -> the samples of latent frames [start, stop): float32 (1, 1, 1, n). The
+               cut is part of the graph, so that the latent never leaves the device where the encoder made it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto, load, save
+from onnx import GraphProto, ModelProto, TensorProto, helper, load, save
 from onnx.utils import Extractor
 
 from models.errors import ConfigError
@@ -17,7 +22,7 @@ LATENT = "latent"
 
 
 def build_piper(onnx: Path, config_json: Path, out: Path) -> None:
-    """Write `encoder.onnx` (phoneme ids -> latent), `vocoder.onnx` (latent -> audio) and `voice.json` to `out`.
+    """Write `encoder.onnx`, `vocoder.onnx` and `voice.json` to `out`.
 
     onnx, config_json: a single-speaker Piper voice as published. The weights stay float32. Raises ConfigError.
     """
@@ -34,6 +39,8 @@ def build_piper(onnx: Path, config_json: Path, out: Path) -> None:
     for name, inputs, outputs in (("encoder", _INPUTS, [boundary]), ("vocoder", [boundary], ["output"])):
         part = extractor.extract_model(inputs, outputs)
         _rename(part, boundary, LATENT)
+        if name == "vocoder":
+            _cut_latent(part)
         save(part, out / f"{name}.onnx")
     (out / "voice.json").write_text(json.dumps(_kept(config), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
@@ -46,6 +53,25 @@ def _rename(model: ModelProto, old: str, new: str) -> None:
     for value in [*graph.input, *graph.output]:
         if value.name == old:
             value.name = new
+
+
+def _cut_latent(vocoder: ModelProto) -> None:
+    """Let the graph take [start, stop) of the latent's frames itself."""
+    graph = vocoder.graph
+    part = f"{LATENT}_part"
+    for node in graph.node:
+        node.input[:] = [part if name == LATENT else name for name in node.input]
+    graph.initializer.append(helper.make_tensor("frames_axis", TensorProto.INT64, [1], [2]))
+    graph.node.insert(0, helper.make_node("Slice", [LATENT, "start", "stop", "frames_axis"], [part], part))
+    channels = next(item for item in graph.initializer if item.name == _first_weight(graph)).dims[1]
+    del graph.input[:]
+    graph.input.append(helper.make_tensor_value_info(LATENT, TensorProto.FLOAT, [1, channels, "frames"]))
+    graph.input.extend(helper.make_tensor_value_info(name, TensorProto.INT64, [1]) for name in ("start", "stop"))
+
+
+def _first_weight(graph: GraphProto) -> str:
+    """The initializer of the vocoder's first convolution."""
+    return str(next(node for node in graph.node if node.name == _FIRST_VOCODER_NODE).input[1])
 
 
 def _kept(config: dict[str, Any]) -> dict[str, Any]:

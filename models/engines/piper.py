@@ -3,6 +3,7 @@
 The vocoder is convolutional: what it makes of a latent frame (256 samples) depends on 11 neighbours either way. So
 each chunk runs with 12 frames of context on both sides, which are then cut off, and its samples equal those of one run
 over the whole clause. The first sound costs the encoder plus one short chunk, however long the clause.
+The latent stays where the placement's sessions run: phoneme ids go in, PCM comes out.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from numpy.typing import NDArray
 
 from models.engines.base import Audio
 from models.engines.espeak import Phonemizer
-from models.errors import ModelMissing, StartupError
+from models.engines.placement import CpuPlacement, Placement, Session
+from models.errors import ModelMissing
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 MODEL = "piper-en-joe"
 SAMPLES_PER_FRAME = 256
 CONTEXT_FRAMES = 12
@@ -56,13 +57,15 @@ class PiperVoice:
     """One voice. Not thread-safe."""
 
     def __init__(
-        self, encoder: ort.InferenceSession, vocoder: ort.InferenceSession, config: PiperConfig, phonemizer: Phonemizer
+        self, placement: Placement, encoder: Session, vocoder: Session, config: PiperConfig, phonemizer: Phonemizer
     ) -> None:
+        self._placement = placement
         self._encoder = encoder
         self._vocoder = vocoder
         self.config = config
         self._phonemizer = phonemizer
         self.sample_rate_hz = config.sample_rate_hz
+        self._pcm = placement.allocate(((CHUNK_FRAMES + 2 * CONTEXT_FRAMES) * SAMPLES_PER_FRAME,), np.float32)
 
     @classmethod
     def load(
@@ -70,23 +73,22 @@ class PiperVoice:
         model_dir: Path,
         *,
         threads: int = 2,
-        provider: str = "cpu",
+        placement: Placement | None = None,
         phonemizer: Phonemizer,
         scales: dict[str, float] | None = None,
     ) -> PiperVoice:
-        """Load what `models.build.piper.build_piper` wrote. `scales`: fields of the config to replace.
+        """Load what `models.build.piper.build_piper` wrote, on `placement` (None: the CPU with `threads`).
 
-        Raises ModelMissing, and StartupError for a provider that will not run.
+        scales: fields of the config to replace. Raises ModelMissing, and DeviceUnavailable where it cannot run.
         """
-        encoder, vocoder = (
-            open_session(model_dir / f"{part}.onnx", threads, provider, MODEL) for part in ("encoder", "vocoder")
-        )
         path = model_dir / "voice.json"
         if not path.is_file():
             raise ModelMissing(f"no Piper voice in {model_dir}: run `cockpit models fetch {MODEL}`")
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         config = replace(PiperConfig(**raw), **(scales or {}))  # type: ignore[arg-type]
-        return cls(encoder, vocoder, config, phonemizer)
+        place = placement or CpuPlacement(threads)
+        encoder, vocoder = (place.open(model_dir / f"{part}.onnx") for part in ("encoder", "vocoder"))
+        return cls(place, encoder, vocoder, config, phonemizer)
 
     def synthesise(self, text: str) -> Iterator[Audio]:
         """Float32 chunks in [-1, 1]: the first of about 0.28 s, the others of 0.84 s. Raises SpeechFailed."""
@@ -96,47 +98,43 @@ class PiperVoice:
         if not any(sign.isalpha() for sign in phonemes):
             return
         latent = self.latent(phonemes)
-        start, frames = 0, latent.shape[2]
+        start, frames = 0, latent.shape()[2]
         while start < frames:
             stop = min(frames, start + (CHUNK_FRAMES if start else FIRST_CHUNK_FRAMES))
             yield self.vocode(latent, start, stop)
             start = stop
 
-    def latent(self, phonemes: str) -> NDArray[np.float32]:
-        """float32 (1, 192, frames) for IPA phonemes with punctuation."""
+    def latent(self, phonemes: str) -> ort.OrtValue:
+        """float32 (1, 192, frames) on the placement's device, for IPA phonemes with punctuation."""
         ids = self.config.ids(phonemes)
         scales = np.array([self.config.noise_scale, self.config.length_scale, self.config.noise_w], dtype=np.float32)
         feeds = {"input": ids, "input_lengths": np.array([ids.shape[1]], dtype=np.int64), "scales": scales}
-        latent: NDArray[np.float32] = self._encoder.run(None, feeds)[0]
-        return latent
+        binding = self._encoder.binding()
+        for name, values in feeds.items():
+            binding.bind_cpu_input(name, values)
+        binding.bind_output("latent", self._placement.device)
+        self._encoder.run(binding)
+        return binding.get_outputs()[0]
 
-    def vocode(self, latent: NDArray[np.float32], start: int, stop: int) -> Audio:
+    def vocode(self, latent: ort.OrtValue, start: int, stop: int) -> Audio:
         """Samples of latent frames [start, stop): float32 ((stop - start) * 256,), equal to those of one whole run."""
-        first, last = max(0, start - CONTEXT_FRAMES), min(latent.shape[2], stop + CONTEXT_FRAMES)
-        samples = self._vocoder.run(None, {"latent": latent[:, :, first:last]})[0].reshape(-1)
+        first, last = max(0, start - CONTEXT_FRAMES), min(latent.shape()[2], stop + CONTEXT_FRAMES)
+        size = (last - first) * SAMPLES_PER_FRAME
+        if size > self._pcm.shape[0]:
+            self._pcm = self._placement.allocate((size,), np.float32)
+        binding = self._vocoder.binding()
+        binding.bind_ortvalue_input("latent", latent)
+        binding.bind_cpu_input("start", np.array([first], np.int64))
+        binding.bind_cpu_input("stop", np.array([last], np.int64))
+        pcm = self._pcm.part(0, (1, 1, 1, size))
+        pcm.bind_output(binding, "output")
+        self._vocoder.run(binding)
+        samples = self._placement.read(pcm).reshape(-1)
         cut = (start - first) * SAMPLES_PER_FRAME
         audio: Audio = np.clip(samples[cut : cut + (stop - start) * SAMPLES_PER_FRAME], -1.0, 1.0)
         return audio
 
     def warm_up(self) -> None:
-        """Run both graphs and the phonemizer once at their usual sizes."""
+        """Run both graphs and the phonemizer at their usual sizes."""
         for _ in self.synthesise(_WARM_UP_TEXT):
             pass
-
-
-def open_session(path: Path, threads: int, provider: str, model: str) -> ort.InferenceSession:
-    """One session of a voice's graph. `model`: its name in the registry. Raises ModelMissing and StartupError."""
-    if not path.is_file():
-        raise ModelMissing(f"no {path.name} in {path.parent}: run `cockpit models fetch {model}`")
-    if provider not in PROVIDERS:
-        raise StartupError(f"unknown provider {provider!r}; known are {', '.join(sorted(PROVIDERS))}")
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # Spinning threads would take the cores from the language model, which runs at the same time.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = 3
-    session = ort.InferenceSession(str(path), options, providers=[PROVIDERS[provider]])
-    if session.get_providers()[0] != PROVIDERS[provider]:
-        raise StartupError(f"{provider!r} was asked for but {session.get_providers()[0]} runs {path.name}")
-    return session

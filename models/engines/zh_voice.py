@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pypinyin import Style, lazy_pinyin
 
 from models.engines.base import Audio
-from models.engines.piper import open_session
+from models.engines.placement import CpuPlacement
 from models.errors import ModelMissing
 
 SAMPLES_PER_FRAME = 300
@@ -112,14 +112,14 @@ class ZhVoice:
         self.sample_rate_hz = config.sample_rate_hz
 
     @classmethod
-    def load(cls, model_dir: Path, *, threads: int = 2, provider: str = "cpu") -> ZhVoice:
-        """Load what `models.build.zh_voice.build_zh_voice` wrote. Raises ModelMissing and StartupError."""
+    def load(cls, model_dir: Path, *, threads: int = 2) -> ZhVoice:
+        """Load what `models.build.zh_voice.build_zh_voice` wrote, on the CPU. Raises ModelMissing."""
         path = model_dir / "voice.json"
         if not path.is_file():
             raise ModelMissing(f"no Mandarin voice in {model_dir}: run `cockpit models build {MODEL}`")
         config = ZhVoiceConfig(**json.loads(path.read_text(encoding="utf-8")))
         acoustic, vocoder = (
-            open_session(model_dir / f"{part}.onnx", threads, provider, MODEL) for part in ("acoustic", "vocoder")
+            CpuPlacement(threads).open(model_dir / f"{part}.onnx").inner for part in ("acoustic", "vocoder")
         )
         return cls(acoustic, vocoder, config)
 
