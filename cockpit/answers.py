@@ -84,7 +84,7 @@ class Answers:
             return self._more_waiting() or busy() or bool(self._work.stopped)
 
         with self._work.block(lambda: self._more_waiting() or busy()):
-            self._prepared = self._understanding.prepare(cancelled, at_boundary=self._work.at_prefill)
+            self._prepared = self._understanding.prepare(cancelled, sharer=self._work)
 
     def _speculate(self, transcript: Transcript) -> None:
         if not transcript.text:
@@ -113,8 +113,7 @@ class Answers:
                 transcript.language,
                 avg_logprob=transcript.avg_logprob,
                 cancelled=self._cancelled(transcript),
-                at_boundary=self._work.at_prefill,
-                at_token=self._work.at_token,
+                sharer=self._work,
             )
         made = Speculation(transcript.turn_id, transcript.text, plan, (time.monotonic_ns() - start_ns) / NS_PER_MS)
         if plan.chat:
@@ -123,8 +122,7 @@ class Answers:
                 transcript.language,
                 turn_id=transcript.turn_id,
                 cancelled=self._cancelled(transcript),
-                at_boundary=self._work.at_prefill,
-                at_token=self._work.at_token,
+                sharer=self._work,
             )
         self._speculation = made
         return made

@@ -9,11 +9,11 @@ from pathlib import Path
 from cockpit.arbiter.arbiter import Arbiter
 from cockpit.arbiter.config import ArbiterConfig
 from cockpit.arbiter.lanes import plan_lanes
-from cockpit.arbiter.memory import OnEvict
 from cockpit.control import ControlServer, Orders
 from cockpit.device.base import Device, LaneSpec, open_device
 from cockpit.housekeeping import Housekeeper
 from cockpit.lease import Dispatcher
+from cockpit.modelwork import Evicted
 from cockpit.policystate import PolicyFile
 from cockpit.telemetry.watch import Watch, open_watch
 from models.errors import StartupError
@@ -23,7 +23,8 @@ log = logging.getLogger("cockpit.arbitration")
 
 @dataclass(frozen=True, slots=True)
 class Arbitration:
-    """What a process needs to share its device. `control` is None where no socket was asked for.
+    """What a process needs to share its device. `control` is None where no socket was asked for. evicted: what the
+    owners of sessions must forget.
 
     Without a socket somebody else must call `housekeeper.beat()` about once a second.
     """
@@ -33,6 +34,7 @@ class Arbitration:
     watch: Watch
     housekeeper: Housekeeper
     control: ControlServer | None
+    evicted: Evicted
 
     def close(self) -> None:
         """Stop answering, then free the device. Engines must be closed before."""
@@ -50,7 +52,6 @@ def open_arbitration(
     state_dir: Path | None = None,
     socket: Path | None = None,
     group: str | None = None,
-    on_evict: OnEvict | None = None,
 ) -> Arbitration:
     """Open device `kind` with every lane any arm may choose, prove where each runs, and start the control socket.
 
@@ -63,8 +64,8 @@ def open_arbitration(
     try:
         _prove(device, specs)
         arena = _arena(config, device) if arena_bytes is None else arena_bytes
-        arbiter = Arbiter(config, arena) if on_evict is None else Arbiter(config, arena, on_evict=on_evict)
-        dispatcher = Dispatcher(arbiter)
+        evicted = Evicted()
+        dispatcher = Dispatcher(Arbiter(config, arena, on_evict=evicted.note))
         file = PolicyFile(state_dir, device.fingerprint) if state_dir is not None else None
         housekeeper = Housekeeper(dispatcher, watch, file)
         housekeeper.start()
@@ -76,7 +77,7 @@ def open_arbitration(
         watch.close()
         device.close()
         raise
-    return Arbitration(device, dispatcher, watch, housekeeper, control)
+    return Arbitration(device, dispatcher, watch, housekeeper, control, evicted)
 
 
 def _prove(device: Device, specs: list[LaneSpec]) -> None:

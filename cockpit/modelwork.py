@@ -1,10 +1,11 @@
 """The understanding stage's model steps as a task of the arbiter: a lane asked for when a step comes, given back after.
 
     with work.block(give_up):            # one transcript
-        for piece in chat(at_boundary=work.at_prefill, at_token=work.at_token): ...
+        for piece in chat(sharer=work): ...
     if work.stopped: ...                 # why the model was cut short
 
-Words that leave one meaning need no model step, so they never wait for a lane.
+Words that leave one meaning need no model step, so they never wait for a lane. A lease books the KV memory of the
+session it is for; what the arbiter evicts is noted, and forgotten by the thread that owns the session.
 """
 
 from __future__ import annotations
@@ -15,9 +16,29 @@ from typing import Protocol
 
 from cockpit.device.base import Device
 from cockpit.lease import Dispatcher, Lease, Refused
+from models.engines.lm_session import LmSession
+from pipeline import steps
 
 
-class ModelWork(Protocol):
+class Evicted:
+    """Sessions whose memory the arbiter took, by name, until their owners have forgotten what they cached."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def note(self, session: str, _task: str) -> None:
+        """For the arbiter, under its lock."""
+        self._names.add(session)
+
+    def take(self, session: str) -> bool:
+        """True once after each eviction. For the thread that owns the session."""
+        if session not in self._names:
+            return False
+        self._names.discard(session)
+        return True
+
+
+class ModelWork(steps.Sharer, Protocol):
     """What the understanding stage tells whoever shares out the device. One thread uses it."""
 
     stopped: str
@@ -27,12 +48,8 @@ class ModelWork(Protocol):
         """Around everything that may run the model for one transcript. `give_up`: asked while waiting for a lane."""
         ...
 
-    def at_prefill(self) -> None:
-        """Before a chunk of prompt is computed. May wait; sets `stopped` instead of raising."""
-        ...
-
-    def at_token(self) -> None:
-        """Before the next token is computed. May wait; sets `stopped` instead of raising."""
+    def on(self, session: LmSession) -> steps.Steps:
+        """See Sharer. The steps set `stopped` instead of raising."""
         ...
 
     def beat(self) -> None:
@@ -40,19 +57,13 @@ class ModelWork(Protocol):
         ...
 
 
-class Unshared:
+class Unshared(steps.Unshared):
     """Nobody else uses the device: nothing waits, nothing stops."""
 
     stopped = ""
 
     def block(self, give_up: Callable[[], bool]) -> AbstractContextManager[None]:
         return nullcontext()
-
-    def at_prefill(self) -> None:
-        return None
-
-    def at_token(self) -> None:
-        return None
 
     def beat(self) -> None:
         return None
@@ -65,8 +76,8 @@ def anywhere(_lane: str) -> None:
 class LaneWork:
     """Runs under leases of one task.
 
-    bind: whether the thread is bound to its lane. ran: called after each block that used the lane. beat: the process's
-    housekeeping, where no other thread does it. on_lane: told the lane's name before the model runs there.
+    evicted: what the arbiter's `on_evict` notes. bind: whether the thread is bound to its lane. ran: called after each
+    lease. housekeeping: where no other thread does it. on_lane: told the lane's name before the model runs there.
     """
 
     def __init__(
@@ -74,14 +85,18 @@ class LaneWork:
         dispatcher: Dispatcher,
         device: Device,
         task: str,
+        evicted: Evicted,
         *,
         bind: bool,
         ran: Callable[[], None],
-        beat: Callable[[], None],
+        housekeeping: Callable[[], None],
         on_lane: Callable[[str], None] = anywhere,
     ) -> None:
         self.stopped = ""
-        self.beat = beat
+        self.chunk_tokens = steps.Unshared.chunk_tokens
+        """The prefill chunk of the lease that is held, else of the last one."""
+        self._housekeeping = housekeeping
+        self._evicted = evicted
         self._dispatcher = dispatcher
         self._device = device
         self._task = task
@@ -89,6 +104,8 @@ class LaneWork:
         self._ran = ran
         self._on_lane = on_lane
         self._give_up: Callable[[], bool] = bool
+        self._sessions: dict[str, LmSession] = {}
+        self._session: LmSession | None = None
         self._lease: Lease | None = None
         self._leased = ExitStack()
         self._placed = ExitStack()
@@ -99,38 +116,73 @@ class LaneWork:
         """See ModelWork. The lane is given back at the end, whatever happened."""
         self.stopped = ""
         self._give_up = give_up
+        self._forget_evicted()
         try:
             yield
         finally:
-            if self._lease is not None:
-                self._lease = None
-                self._placed.close()
-                self._leased.close()
-                self._ran()
+            self._give_back()
+            self._forget_evicted()
 
-    def at_prefill(self) -> None:
-        self._boundary(0)
+    def on(self, session: LmSession) -> LaneSteps:
+        """See ModelWork. What one block runs on several sessions runs under one lease after the other.
 
-    def at_token(self) -> None:
-        self._boundary(1)
+        Raises ValueError when another session has its name.
+        """
+        if self._sessions.setdefault(session.name, session) is not session:
+            raise ValueError(f"two sessions are called {session.name!r}: their memory would be booked as one's")
+        return LaneSteps(self, session)
 
-    def _boundary(self, new_tokens: int) -> None:
+    def beat(self) -> None:
+        """See ModelWork."""
+        self._forget_evicted()
+        self._housekeeping()
+
+    def boundary(self, session: LmSession, new_tokens: int) -> None:
+        """Before a step on `session`: take its lease, or yield, or set `stopped`."""
         if self.stopped:
             return
+        if self._session is not session:
+            self._give_back()
         lease = self._lease
         if lease is None:
-            try:
-                lease = self._leased.enter_context(self._dispatcher.lease(self._task, give_up=self._give_up))
-            except Refused as error:
-                self.stopped = str(error)
+            lease = self._take(session)
+            if lease is None:
                 return
-            self._lease = lease
-            self._lane = -1
         elif not lease.boundary(new_tokens):
             self.stopped = lease.stopped
             return
+        self.chunk_tokens = lease.prefill_chunk_tokens
         if self._bind and lease.request.lane != self._lane:
             self._place(lease)
+
+    def _take(self, session: LmSession) -> Lease | None:
+        """A lease with the session's memory booked; None, and `stopped`, when there is none to be had."""
+        wanted = self._dispatcher.lease(
+            self._task, session=session.name, kv_bytes=session.kv_bytes, give_up=self._give_up
+        )
+        try:
+            lease = self._leased.enter_context(wanted)
+        except Refused as error:
+            self.stopped = str(error)
+            return None
+        self._lease, self._session, self._lane = lease, session, -1
+        if self._evicted.take(session.name):  # while it was idle, or waited: what is booked now is empty
+            session.forget()
+        session.draft_tokens = lease.draft_tokens
+        return lease
+
+    def _give_back(self) -> None:
+        if self._lease is None:
+            return
+        self._lease = self._session = None
+        self._placed.close()
+        self._leased.close()
+        self._ran()
+
+    def _forget_evicted(self) -> None:
+        for name, session in self._sessions.items():
+            if self._evicted.take(name):
+                session.forget()
 
     def _place(self, lease: Lease) -> None:
         """Bind this thread to the lane, which may have changed while it was parked."""
@@ -138,3 +190,23 @@ class LaneWork:
         self._lane = lease.request.lane
         self._placed.enter_context(self._device.enter(lease.lane))
         self._on_lane(lease.lane)
+
+
+class LaneSteps:
+    """Steps of one session under leases. See pipeline.steps.Steps."""
+
+    __slots__ = ("_session", "_work")
+
+    def __init__(self, work: LaneWork, session: LmSession) -> None:
+        self._work = work
+        self._session = session
+
+    @property
+    def chunk_tokens(self) -> int:
+        return self._work.chunk_tokens
+
+    def at_prefill(self) -> None:
+        self._work.boundary(self._session, 0)
+
+    def at_token(self) -> None:
+        self._work.boundary(self._session, 1)

@@ -57,14 +57,15 @@ def share(arbitration: Arbitration, model: CausalLM, on_lane: Callable[[str], No
     dispatcher = arbitration.dispatcher
     warm_ups = WarmUps(dispatcher, dispatcher.arbiter.config.tasks, {DIALOGUE: _warmer(model)})
     # The control server beats in a thread of its own; without one the chain does so while it idles.
-    beat = arbitration.housekeeper.beat if arbitration.control is None else _nothing
+    housekeeping = arbitration.housekeeper.beat if arbitration.control is None else _nothing
     work = LaneWork(
         dispatcher,
         arbitration.device,
         DIALOGUE,
+        arbitration.evicted,
         bind=must_bind(arbitration),
         ran=lambda: warm_ups.ran(DIALOGUE),
-        beat=beat,
+        housekeeping=housekeeping,
         on_lane=on_lane,
     )
     warm_ups.at_start()

@@ -14,6 +14,7 @@ from models.engines.causal_lm import CausalLM
 from models.engines.lm_session import LmSession
 from models.grammar import Grammar
 from pipeline.frames import ToolCall
+from pipeline.steps import UNSHARED, Sharer, fill
 
 _SYSTEM = (
     "You turn what a person in a car says into one JSON tool call. Tools: set_temperature(zone, action, value), "
@@ -32,10 +33,6 @@ HEARD_CHARACTERS = 200
 
 def _never() -> bool:
     return False
-
-
-def _no_boundary() -> None:
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +63,7 @@ class Chooser:
         calls: Sequence[ToolCall],
         *,
         cancelled: Callable[[], bool] = _never,
-        at_boundary: Callable[[], None] = _no_boundary,
-        at_token: Callable[[], None] = _no_boundary,
+        sharer: Sharer = UNSHARED,
     ) -> Choice:
         """The call the model writes when only `calls` are allowed; the first of them when it was cancelled."""
         start = time.perf_counter()
@@ -75,11 +71,12 @@ class Chooser:
         by_text = {call_text(call): call for call in calls}
         constraint = Grammar.compile(_any_of(list(by_text)), tokenizer).start()
         prompt = tokenizer.encode(self._prompt(text))
-        self._session.set_tokens(prompt, cancelled=cancelled, at_boundary=at_boundary)
+        steps = sharer.on(self._session)
+        fill(self._session, prompt, steps, cancelled=cancelled)
         ttft_ms = 0.0
         written: list[int] = []
         for token in self._session.generate(
-            max_new_tokens=MOST_TOKENS, constraint=constraint, cancelled=cancelled, at_boundary=at_token
+            max_new_tokens=MOST_TOKENS, constraint=constraint, cancelled=cancelled, at_boundary=steps.at_token
         ):
             ttft_ms = ttft_ms or (time.perf_counter() - start) * 1e3
             written.append(token)

@@ -24,6 +24,7 @@ from pipeline.frames import Language, ToolCall, ToolResult
 from pipeline.parse_rules import kept_in_mind
 from pipeline.parse_turn import Clause, interpret, is_complete
 from pipeline.replies import say
+from pipeline.steps import UNSHARED, Sharer, fill
 from pipeline.talk import TalkFilter
 from pipeline.vehicle.lexicon import Lexicon, build_lexicon
 from pipeline.vehicle.manual import Manual, load_manual
@@ -67,8 +68,11 @@ def _never() -> bool:
     return False
 
 
-def _no_boundary() -> None:
-    return None
+def _session(lm: CausalLM, name: str) -> LmSession:
+    """A session under the name by which operators know it."""
+    session = lm.open_session()
+    session.name = name
+    return session
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +145,14 @@ class Understanding:
         known = load_places() if places is None else places
         access = SignalAccess(EmbeddedTree() if tree is None else tree)
         sessions: dict[Language, LmSession] = {}
+        chooser = None
         if lm is not None:
-            sessions = {"en": lm.open_session(), "zh": lm.open_session()}
+            sessions = {"en": _session(lm, "chat-en"), "zh": _session(lm, "chat-zh")}
+            chooser = Chooser(lm, _session(lm, "choose"))
         return cls(
             toolbox=Toolbox(access, known, now),
             lexicon=build_lexicon(known, by_sound=by_sound),
-            chooser=None if lm is None else Chooser(lm, lm.open_session()),
+            chooser=chooser,
             lm=lm,
             chat_sessions=sessions,
             manual=load_manual(),
@@ -173,14 +179,13 @@ class Understanding:
         *,
         avg_logprob: float | None = None,
         cancelled: Callable[[], bool] = _never,
-        at_boundary: Callable[[], None] = _no_boundary,
-        at_token: Callable[[], None] = _no_boundary,
+        sharer: Sharer = UNSHARED,
     ) -> Plan:
         """What the text means; changes nothing. When `cancelled` in its midst, open choices stay with the words.
 
         `avg_logprob`: the recogniser's, None for typed text; a number or name heard below `repeat_below` is asked for
         again.
-        Both callbacks may block: `at_boundary` before a chunk of prompt is computed, `at_token` before a token is.
+        `sharer` is told of every step of the model and may make it wait.
         """
         if not any(character.isalnum() for character in text):
             return Plan(text, language)
@@ -199,9 +204,7 @@ class Understanding:
                 continue
             start = self.clock()
             wanted = [candidate.call for candidate in clause.candidates]
-            choice = self.chooser.choose(
-                clause.evidence.text, wanted, cancelled=cancelled, at_boundary=at_boundary, at_token=at_token
-            )
+            choice = self.chooser.choose(clause.evidence.text, wanted, cancelled=cancelled, sharer=sharer)
             calls.append(choice.call)
             decided_by = "model"
             ttft_ms = ttft_ms or choice.ttft_ms
@@ -230,13 +233,12 @@ class Understanding:
         *,
         turn_id: int | None = None,
         cancelled: Callable[[], bool] = _never,
-        at_boundary: Callable[[], None] = _no_boundary,
-        at_token: Callable[[], None] = _no_boundary,
+        sharer: Sharer = UNSHARED,
     ) -> Iterator[str]:
         """Stream an answer of at most two sentences: the manual's, else the model's. Never half a character.
 
-        Ends early when `cancelled`, and when a later chat has begun meanwhile. The callbacks as in `plan`; the manual's
-        answer takes no model step and calls neither.
+        Ends early when `cancelled`, and when a later chat has begun meanwhile. `sharer` as in `plan`; the manual's
+        answer takes no model step and does not ask it.
         """
         found = self.manual.find(text)
         if turn_id is not None:
@@ -255,19 +257,20 @@ class Understanding:
             start = self.clock()
             session = self.chat_sessions[language]
             tokens = self._chat_tokens(text, language, turn_id=turn_id)
-            session.set_tokens(tokens, cancelled=over, at_boundary=at_boundary)
-            steps = session.generate(max_new_tokens=self.reply_tokens, cancelled=over, at_boundary=at_token)
-            yield from self._talk(steps, language, start, over)
+            steps = sharer.on(session)
+            fill(session, tokens, steps, cancelled=over)
+            words = session.generate(max_new_tokens=self.reply_tokens, cancelled=over, at_boundary=steps.at_token)
+            yield from self._talk(words, language, start, over)
         finally:
             if self._open_chat == number:
                 self._open_chat = 0
 
-    def _talk(self, steps: Iterator[int], language: Language, start: float, over: Callable[[], bool]) -> Iterator[str]:
+    def _talk(self, tokens: Iterator[int], language: Language, start: float, over: Callable[[], bool]) -> Iterator[str]:
         assert self.lm is not None
         stream = self.lm.tokenizer.stream()
         talk = TalkFilter(language)
         count = 0
-        for token in steps:
+        for token in tokens:
             count += 1
             if count == 1:
                 self.chat_ttft_ms = (self.clock() - start) * 1e3
@@ -284,9 +287,7 @@ class Understanding:
         if not talk.said.strip():
             yield _UNSURE[language]
 
-    def prepare(
-        self, cancelled: Callable[[], bool] = _never, *, at_boundary: Callable[[], None] = _no_boundary
-    ) -> bool:
+    def prepare(self, cancelled: Callable[[], bool] = _never, *, sharer: Sharer = UNSHARED) -> bool:
         """Prefill what was said so far, so that the next chat only computes its own words. For idle time after a turn.
 
         Every language of the history is prefilled, the last one first; where nothing changed that costs about a
@@ -298,13 +299,13 @@ class Understanding:
         if self._open_chat:
             return False
         spoken = [exchange.language for exchange in reversed(self._history.values())] or [self.default_language]
-        return all(self._prefilled(language, cancelled, at_boundary) for language in dict.fromkeys(spoken))
+        return all(self._prefilled(language, cancelled, sharer) for language in dict.fromkeys(spoken))
 
-    def _prefilled(self, language: Language, cancelled: Callable[[], bool], at_boundary: Callable[[], None]) -> bool:
+    def _prefilled(self, language: Language, cancelled: Callable[[], bool], sharer: Sharer) -> bool:
         session = self.chat_sessions[language]
         tokens = tuple(self._history_tokens(language))
         if session.cached < len(tokens) or session.tokens[: len(tokens)] != tokens:
-            session.set_tokens(tokens, chunk=PREPARE_CHUNK, cancelled=cancelled, at_boundary=at_boundary)
+            fill(session, tokens, sharer.on(session), at_most=PREPARE_CHUNK, cancelled=cancelled)
         return session.cached >= len(tokens)
 
     def is_complete(self, text: str, language: Language) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from models.engines.causal_lm import CausalLM
 from pipeline.dialogue import KEPT_EXCHANGES, Understanding
 from pipeline.frames import Language
+from pipeline.steps import Unshared
 from pipeline.talk import TalkFilter
 
 CASES: list[tuple[Language, str, str]] = [
@@ -120,14 +121,12 @@ def test_prepare_is_quicker_for_the_next_talk_and_free_when_nothing_changed(fres
         ttft[bool(turn % 2)].append(fresh.chat_ttft_ms)
     assert statistics.median(ttft[True]) < 0.8 * statistics.median(ttft[False]), ttft
     assert fresh.prepare()
-    steps = 0
 
-    def step() -> None:
-        nonlocal steps
-        steps += 1
+    class Nobody(Unshared):
+        def at_prefill(self) -> None:
+            raise AssertionError("what is ready takes no step")
 
-    assert fresh.prepare(at_boundary=step)
-    assert steps == 0
+    assert fresh.prepare(sharer=Nobody())
 
 
 def test_prepare_can_be_cancelled_and_goes_on_later(fresh: Understanding) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -205,16 +206,17 @@ def test_what_was_said_is_computed_in_idle_time(assembly: Assembly, runtime: Run
 
 def test_the_arbiter_costs_a_turn_less_than_50_us(assembly: Assembly) -> None:
     work = assembly.parts.work
+    steps = work.on(assembly.parts.understanding.chat_sessions["en"])
     spent_us = []
     for _ in range(200):
         start_ns = time.perf_counter_ns()
         with work.block(bool):
-            work.at_prefill()
+            steps.at_prefill()
         spent_us.append((time.perf_counter_ns() - start_ns) / 1e3)
     start_ns = time.perf_counter_ns()
     with work.block(bool):
         for _ in range(1000):
-            work.at_token()
+            steps.at_token()
     per_token_us = (time.perf_counter_ns() - start_ns) / 1e6
     median_us = sorted(spent_us)[100]
     print(f"lease {median_us:.1f} us, boundary {per_token_us:.2f} us")
@@ -222,13 +224,13 @@ def test_the_arbiter_costs_a_turn_less_than_50_us(assembly: Assembly) -> None:
     assert per_token_us < 5
 
 
-def masks(work: ModelWork) -> list[set[int]]:
+def masks(work: ModelWork, session: Any) -> list[set[int]]:
     """The cores that a thread of its own may use: in a block that runs the model, and after it."""
     seen: list[set[int]] = []
 
     def inside() -> None:
         with work.block(bool):
-            work.at_prefill()
+            work.on(session).at_prefill()
             seen.append(os.sched_getaffinity(0))
         seen.append(os.sched_getaffinity(0))
 
@@ -242,7 +244,7 @@ def test_a_dialogue_that_may_have_every_core_is_never_pinned(assembly: Assembly)
     whole = os.sched_getaffinity(0)
     if len(whole) > 2:
         pytest.skip("profiles/cpu.yaml asks for two cores, which are not all of this machine's")
-    assert masks(assembly.parts.work) == [whole, whole]
+    assert masks(assembly.parts.work, assembly.parts.understanding.chat_sessions["en"]) == [whole, whole]
 
 
 def test_a_dialogue_with_a_core_of_its_own_keeps_to_it_while_the_model_runs() -> None:
@@ -252,9 +254,18 @@ def test_a_dialogue_with_a_core_of_its_own_keeps_to_it_while_the_model_runs() ->
     made = open_arbitration(replace(config, tasks={**config.tasks, DIALOGUE: narrow}), "cpu")
     try:
         assert must_bind(made)
-        work = LaneWork(made.dispatcher, made.device, DIALOGUE, bind=True, ran=lambda: None, beat=lambda: None)
+        session = SimpleNamespace(name="s", kv_bytes=1 << 20, draft_tokens=0)
+        work = LaneWork(
+            made.dispatcher,
+            made.device,
+            DIALOGUE,
+            made.evicted,
+            bind=True,
+            ran=lambda: None,
+            housekeeping=lambda: None,
+        )
         core = set(made.device.clusters["cores_b"].unit_ids)
-        assert masks(work) == [core, os.sched_getaffinity(0)]
+        assert masks(work, session) == [core, os.sched_getaffinity(0)]
     finally:
         made.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 
 import numpy as np
 import onnxruntime as ort
@@ -11,6 +12,7 @@ from models.engines.base import TokenConstraint
 from models.engines.lm_head import F32, LmHead
 from models.errors import InputError
 
+_NUMBERS = count(1)
 DEFAULT_CHUNK = 256
 """Tokens per prefill run: the longest the engine computes before it asks whether to yield or stop."""
 
@@ -36,6 +38,10 @@ class KvCache:
         names = [f"{part}.{layer}" for layer in range(layers) for part in ("key", "value")]
         return cls({name: ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32)) for name in names}, capacity)
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(value.tensor_size_in_bytes() for value in self.buffers.values())
+
     def bind(self, binding: ort.IOBinding) -> None:
         """Past and present share one buffer: the graph writes new rows in place and copies nothing."""
         for name, value in self.buffers.items():
@@ -47,9 +53,13 @@ class LmSession:
     """Greedy generation over one KV cache. Not thread-safe: one stage owns it.
 
     Invariant: the cache holds keys and values of the first `cached` of `tokens`; rewinding only lowers that number.
+
+    name: unique in the process. draft_tokens: how many tokens to draft ahead of each verified step.
     """
 
     def __init__(self, body: ort.InferenceSession, head: LmHead, cache: KvCache, stop_ids: frozenset[int]) -> None:
+        self.name = f"text-{next(_NUMBERS)}"
+        self.draft_tokens = 0
         self._body = body
         self._head = head
         self.cache = cache
@@ -80,6 +90,15 @@ class LmSession:
     def capacity(self) -> int:
         """Tokens that fit."""
         return self.cache.capacity
+
+    @property
+    def kv_bytes(self) -> int:
+        """Memory of the whole cache."""
+        return self.cache.size_bytes
+
+    def forget(self) -> None:
+        """Drop what is cached: the text stays and is computed anew when it is next needed."""
+        self._cached, self._hidden = 0, None
 
     def set_tokens(
         self,
