@@ -1,8 +1,10 @@
 """Pass or fail on this machine's GPU: lanes, placement, the gate, and the decode kernels against an fp32 reference.
 
-    python -m benchmarks.gpu_check [--json]
+    python -m benchmarks.gpu_check [--only NAME,...] [--checkpoint FOLDER] [--gguf FILE] [--json]
 
-Exit code 0: every check passed; 1: one failed; 3: no usable GPU. Needs torch for the reference.
+Exit code 0: every check passed or was skipped for a reason it says; 1: one failed; 3: no usable GPU. Needs torch for
+the random models' reference; the real model's is numpy. FOLDER: what models/build/llm_kernels.py wrote (default: the
+model store's); FILE: the GGUF it was made from (default: the model store's, if there).
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from benchmarks import gpu_checkpoint
 from cockpit.device.base import LaneSpec
 from cockpit.device.cuda import CudaDevice, open_cuda
 from cockpit.device.cuda_decode import (
@@ -55,6 +59,11 @@ def open_lanes(driver: BoundDriver, navigation_sms: int = 32) -> CudaDevice:
     return open_cuda(clusters, lanes, driver)
 
 
+def lane_library(driver: BoundDriver, device: CudaDevice) -> Any:
+    """kernels/lane.cu, compiled and loaded."""
+    return driver.library(compile_cubin((KERNELS / "lane.cu").read_text(), device.facts.capability, ()))
+
+
 def check_lanes(device: CudaDevice) -> dict[str, Any]:
     """Every lane ran only where it may, disjoint lanes share no SM, and all SMs of a lane were used."""
     placements = {name: device.verify_placement(name) for name in device.lanes}
@@ -67,8 +76,7 @@ def check_lanes(device: CudaDevice) -> dict[str, Any]:
 
 def check_gate(device: CudaDevice, driver: BoundDriver) -> dict[str, Any]:
     """Queued work stops at the gate while it is held and goes on after; a lane beside it is not held up."""
-    library = driver.library(compile_cubin((KERNELS / "lane.cu").read_text(), device.facts.capability, ()))
-    gate = open_gate(driver, library)
+    gate = open_gate(driver, lane_library(driver, device))
     stream, beside = device.lanes["dialogue:2"].stream, device.lanes["navigation:2"].stream
     graph = driver.capture(stream, lambda: [gate.launch(stream) for _ in range(4)] and None)
     event, other = driver.event(), driver.event()
@@ -137,8 +145,7 @@ def _one_layer_error(device: CudaDevice, driver: BoundDriver, kernels: DecodeKer
 
 def check_gil(device: CudaDevice, driver: BoundDriver) -> dict[str, Any]:
     """While one thread waits for the device, others run: waiting must not hold the interpreter."""
-    library = driver.library(compile_cubin((KERNELS / "lane.cu").read_text(), device.facts.capability, ()))
-    gate = open_gate(driver, library)
+    gate = open_gate(driver, lane_library(driver, device))
     stream = device.lanes["dialogue:1"].stream
     gate.close()
     gate.launch(stream)
@@ -152,8 +159,19 @@ def check_gil(device: CudaDevice, driver: BoundDriver) -> dict[str, Any]:
     return {"ok": late_ms < 5, "late_ms": round(late_ms, 3)}
 
 
+def check_checkpoint(device: CudaDevice, driver: BoundDriver, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Gemma 3 270M's own weights: its continuation of two texts is that of the float32 reference."""
+    folder, reason = gpu_checkpoint.find(arguments.checkpoint)
+    if folder is None:
+        return {"ok": True, "skipped": reason}
+    return gpu_checkpoint.check_checkpoint(device, driver, folder, arguments.gguf or gpu_checkpoint.find_gguf())
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", help="names of checks, with commas between; default: all")
+    parser.add_argument("--checkpoint", type=Path, help="folder with the kernels' weights of Gemma 3 270M")
+    parser.add_argument("--gguf", type=Path, help="the GGUF file that they were made from")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     try:
@@ -170,12 +188,16 @@ def main() -> int:
         "decode_bf16": lambda: check_decode(device, driver, "bf16"),
         "decode_int8": lambda: check_decode(device, driver, "int8"),
         "decode_int4": lambda: check_decode(device, driver, "int4"),
+        "checkpoint_gemma3_270m": lambda: check_checkpoint(device, driver, arguments),
     }
+    chosen = arguments.only.split(",") if arguments.only else list(checks)
+    if unknown := set(chosen) - set(checks):
+        parser.error(f"unknown checks {sorted(unknown)}; known: {', '.join(checks)}")
     results = {}
-    for name, check in checks.items():
-        results[name] = check()
+    for name in chosen:
+        results[name] = checks[name]()
         if not arguments.json:
-            print(("pass" if results[name]["ok"] else "FAIL"), name, results[name], flush=True)
+            print(verdict(results[name]), name, results[name], flush=True)
     ok = all(result["ok"] for result in results.values())
     if arguments.json:
         print(json.dumps({"device": device.name, "fingerprint": device.fingerprint, "ok": ok, "checks": results}))
@@ -183,6 +205,10 @@ def main() -> int:
         print("gpu-check:", "pass" if ok else "FAIL", device.name, device.fingerprint)
     device.close()
     return 0 if ok else 1
+
+
+def verdict(result: dict[str, Any]) -> str:
+    return "skip" if "skipped" in result else "pass" if result["ok"] else "FAIL"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Batch-1 decode of a Gemma-3-4B-shaped model (random weights) as a share of the bandwidth bound of this GPU.
 
     python -m benchmarks.gpu_decode [--formats fp16,int8,int4] [--context 1024] [--torch] [--sweep] [--json]
+    python -m benchmarks.gpu_decode --formats "" --checkpoint FOLDER      # Gemma 3 270M's real weights instead
 
 Bound: bytes of weights and K/V that a token must read, over the copy bandwidth measured in the same run (bytes read
 plus bytes written). Every format is compared with an fp32 reference on fresh random inputs before it is timed.
@@ -15,11 +16,13 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_check import open_lanes
+from benchmarks.gpu_check import lane_library, open_lanes
 from cockpit.device.cuda import CudaDevice
 from cockpit.device.cuda_decode import (
+    TUNED,
     DecodeKernels,
     DecodeSession,
     DecodeShape,
@@ -27,25 +30,17 @@ from cockpit.device.cuda_decode import (
     Format,
     build_decode_kernels,
 )
-from cockpit.device.cuda_driver import KERNELS, BoundDriver, compile_cubin
+from cockpit.device.cuda_driver import BoundDriver
 from models.errors import DeviceUnavailable
 
 CAPACITY = 2048
-TUNED: dict[Format, DecodeTuning] = {
-    "fp16": DecodeTuning(),
-    "bf16": DecodeTuning(),
-    "int8": DecodeTuning(),
-    "int4": DecodeTuning(block=640, splits=24, attention_batch=2),
-}
-"""Best of `--sweep` on an H200."""
 
 
 def bandwidth_gb_s(driver: BoundDriver, device: CudaDevice, stream: int) -> dict[str, float]:
     """Device-to-device copy (read + written bytes) and a read-only kernel, medians of 15, GB/s."""
     size = 4 << 30
     a, b, out = driver.allocate(size), driver.allocate(size), driver.allocate(16)
-    library = driver.library(compile_cubin((KERNELS / "lane.cu").read_text(), device.facts.capability, ()))
-    read = driver.kernel(library, "stream_read")
+    read = driver.kernel(lane_library(driver, device), "stream_read")
     driver.check(driver.api.cuMemsetD32Async(a, 0x3C9D51E7, size // 4, stream))
 
     def copy() -> None:
@@ -211,6 +206,9 @@ def main() -> int:
     parser.add_argument(
         "--torch", action="store_true", help="also time torch (compiled layers, static cache, CUDA graph)"
     )
+    parser.add_argument(
+        "--checkpoint", type=Path, help="also time real weights: a folder of models/build/llm_kernels.py"
+    )
     parser.add_argument("--sweep", action="store_true", help="try launch settings first")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -237,8 +235,13 @@ def main() -> int:
         "read_gb_s": bandwidth["read"],
         "formats": {},
     }
-    for format in arguments.formats.split(","):
+    for format in filter(None, arguments.formats.split(",")):
         report["formats"][format] = measure(driver, device, stream, format, arguments, bandwidth["copy"])
+    if arguments.checkpoint:
+        from benchmarks.gpu_checkpoint import measure_checkpoint
+
+        folder, context = arguments.checkpoint, arguments.context
+        report["checkpoint"] = measure_checkpoint(driver, device, stream, folder, context, bandwidth["copy"])
     if arguments.json:
         print(json.dumps(report))
     else:
@@ -253,11 +256,15 @@ def table(report: dict[str, Any]) -> str:
         "| weights | ms/token | tokens/s | GB/token | bound ms | share of bound | rel. error | same rounding |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name, row in report["formats"].items():
+    shown = dict(report["formats"])
+    if "checkpoint" in report:
+        shown[f"{report['checkpoint']['folder']} {report['checkpoint']['format']}"] = report["checkpoint"]
+    for name, row in shown.items():
+        error = f"{row['check']['rel_error']:.1e}" if "check" in row else "-"
         same = row.get("check_same_rounding", {}).get("rel_error")
         lines.append(
             f"| {name} | {row['ms_per_token']:.3f} | {row['tokens_per_s']:.0f} | {row['bytes'] / 1e9:.3f} | "
-            f"{row['bound_ms']:.3f} | {100 * row['share']:.1f} % | {row['check']['rel_error']:.1e} | "
+            f"{row['bound_ms']:.3f} | {100 * row['share']:.1f} % | {error} | "
             f"{'-' if same is None else f'{same:.1e}'} |"
         )
         peers = {f"torch fp16: {row['torch']['how']}": row["torch"]} if "torch" in row else {}

@@ -112,6 +112,7 @@ class Model:
             self.final_norm.data_ptr(),
             self.rope[False].data_ptr(),
             self.rope[True].data_ptr(),
+            len(self.rope[True]),
         )
 
 
@@ -140,7 +141,7 @@ def random_model(shape: DecodeShape, format: Format, capacity: int, seed: int) -
             matrix(shape.qkv_rows, shape.hidden),
             matrix(shape.hidden, shape.attention_width),
             matrix(2 * shape.ffn, shape.hidden),
-            matrix(shape.hidden, shape.ffn, shape.ffn // shape.hidden),
+            matrix(shape.hidden, shape.ffn, shape.ffn // shape.down_columns),
             norm(4, shape.hidden),
             norm(2, HEAD_DIM),
         )

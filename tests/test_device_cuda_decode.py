@@ -21,6 +21,7 @@ from cockpit.device.cuda_decode import (
     LayerAddresses,
     MatrixAddress,
     decode_defines,
+    tuned,
 )
 from cockpit.device.cuda_driver import KERNELS, BoundDriver
 from cockpit.device.cuda_gate import DeviceGate
@@ -37,6 +38,7 @@ class FakeLauncher:
         self.launches: list[tuple[str, tuple[int, int, int], int, tuple[bytes, ...], int, bool]] = []
         self.held: dict[int, int] = {}
         self.written: dict[int, bytes] = {}
+        self.queue: list[object] = []
         self.next = 1 << 32
 
     def allocate(self, size_bytes: int) -> int:
@@ -52,6 +54,10 @@ class FakeLauncher:
 
     def write(self, address: int, data: bytes, stream: int) -> None:
         self.written[address] = data
+        self.queue.append((address, data))
+
+    def replay(self, graph: str, stream: int) -> None:
+        self.queue.append("replay")
 
     def launch(  # the driver's own signature
         self,
@@ -75,7 +81,7 @@ def session(
 ) -> DecodeSession:
     matrix = MatrixAddress(1, 2, 3)
     layers = tuple(LayerAddresses(matrix, matrix, matrix, matrix, 4096 * i, 64) for i in range(SHAPE.layers))
-    weights = DecodeWeights(SHAPE, format, layers, matrix, 5, 6, 7)
+    weights = DecodeWeights(SHAPE, format, layers, matrix, 5, 6, 7, 256)
     kernels = DecodeKernels(SHAPE, format, DecodeTuning(), {name: name for name in KINDS})
     return DecodeSession(cast(BoundDriver, launcher), kernels, weights, 9, 120, 256, gate, every)
 
@@ -181,10 +187,53 @@ def test_seek_outside_the_cache_is_refused() -> None:
             opened.seek(3, position)
 
 
-@pytest.mark.parametrize("shape", [DecodeShape(hidden=640), DecodeShape(ffn=6912), DecodeShape(hidden=8192, ffn=32768)])
-def test_shapes_that_the_kernels_do_not_serve_are_refused(shape: DecodeShape) -> None:
+def test_cache_longer_than_the_rope_tables_is_refused() -> None:
+    short = session(FakeLauncher())
+    short.capacity = 257
+    with pytest.raises(ValueError, match="257"):
+        short.open()
+
+
+def test_prefill_takes_the_tokens_one_after_the_other() -> None:
+    launcher = FakeLauncher()
+    opened = session(launcher).open()
+    opened.prefill([5, 6, 7], position=10)
+    state = opened.buffers["state"]
+    assert launcher.queue == [
+        step for token, at in ((5, 10), (6, 11), (7, 12)) for step in ((state, struct.pack("ii", token, at)), "replay")
+    ]
+
+
+SMALLEST = DecodeShape(hidden=640, layers=18, q_heads=4, kv_heads=1, ffn=2048, window=512, rope_scale_global=1.0)
+"""Gemma 3 270M."""
+
+
+@pytest.mark.parametrize(
+    ("shape", "format"),
+    [
+        (SMALLEST, "int8"),
+        (DecodeShape(ffn=6912), "fp16"),
+        (DecodeShape(hidden=8192, ffn=32768), "fp16"),
+        (DecodeShape(q_heads=24), "fp16"),
+        (DecodeShape(hidden=2564), "fp16"),
+    ],
+)
+def test_shapes_that_the_kernels_do_not_serve_are_refused(shape: DecodeShape, format: Format) -> None:
     with pytest.raises(DeviceUnavailable, match="ONNX Runtime"):
-        decode_defines(shape, "fp16", DecodeTuning())
+        decode_defines(shape, format, DecodeTuning())
+
+
+@pytest.mark.parametrize("format", ["fp16", "bf16"])
+def test_the_smallest_gemma_is_served(format: Format) -> None:
+    defines = decode_defines(SMALLEST, format, tuned(SMALLEST, format))
+    assert {"HIDDEN=640", "FFN=2048", "DOWN_K=2048", "Q_HEADS=4", "KV_HEADS=1", "ATT_BATCH=2"} <= set(defines)
+    assert SMALLEST.weights == pytest.approx(268e6, rel=0.01), "embedding once"
+
+
+def test_tiles_of_down() -> None:
+    assert DecodeShape().down_columns == 2560, "as the kernels were measured"
+    assert DecodeShape(hidden=3840, ffn=15360).down_columns == 3072
+    assert tuned(DecodeShape(), "fp16") == DecodeTuning()
 
 
 def test_every_macro_of_the_kernels_is_defined() -> None:

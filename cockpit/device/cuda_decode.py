@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from cockpit.device.cuda_driver import KERNELS, BoundDriver, compile_cubin
+from cockpit.device.cuda_driver import BoundDriver, compile_cubin
 from cockpit.device.cuda_gate import DeviceGate
+from cockpit.device.cuda_kernels import KernelSource
 from models.errors import DeviceUnavailable
 
 Format = Literal["fp16", "int8", "int4", "bf16"]
@@ -24,6 +25,10 @@ _SM_REGISTERS = 65536
 _SPARE_REGISTERS = 4096
 _SHARED_LIMIT_BYTES = 96 * 1024
 """Dynamic shared memory that `down` may have: the activations of the widest FFN served, in fp32, and partial sums."""
+_MOST_GROUPED = 5
+"""Query heads that may share a KV head: their accumulators lie in 48 KiB of static shared memory."""
+_TILE_COLUMNS = 2560
+"""Widest tile of `down`, unless the model's hidden size is wider: 10 loads of 16 bytes a lane in 16-bit formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,13 @@ class DecodeShape:
 
     def is_global(self, layer: int) -> bool:
         return (layer + 1) % self.global_every == 0
+
+    @property
+    def down_columns(self) -> int:
+        """Columns of a tile of `down`: a row is cut into ffn / down_columns tiles. 0: the kernels have no such cut."""
+        widest = max(self.hidden, _TILE_COLUMNS)
+        fitting = [columns for columns in range(512, widest + 1, 512) if self.ffn % columns == 0]
+        return max(fitting, default=0)
 
     @property
     def layer_weights(self) -> int:
@@ -110,6 +122,7 @@ class DecodeWeights:
     final_norm: int
     rope_local: int
     rope_global: int
+    positions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +144,22 @@ class DecodeTuning:
         return (_SM_REGISTERS - _SPARE_REGISTERS) // self.block // 8 * 8
 
 
+TUNED: dict[Format, DecodeTuning] = {
+    "fp16": DecodeTuning(),
+    "bf16": DecodeTuning(),
+    "int8": DecodeTuning(),
+    "int4": DecodeTuning(block=640, splits=24, attention_batch=2),
+}
+"""Best of `benchmarks.gpu_decode --sweep` on an H200, Gemma 3 4B's shape."""
+
+
+def tuned(shape: DecodeShape, format: Format) -> DecodeTuning:
+    """Launch settings for a model: TUNED, with no more positions in flight than its query heads leave registers for."""
+    tuning = TUNED[format]
+    wide = shape.q_heads // shape.kv_heads > 2  # four heads of accumulators spill beside four positions
+    return replace(tuning, attention_batch=min(tuning.attention_batch, 2)) if wide else tuning
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeKernels:
     """The compiled kernels of one model shape, weight format and tuning."""
@@ -143,10 +172,12 @@ class DecodeKernels:
 
 def decode_defines(shape: DecodeShape, format: Format, tuning: DecodeTuning) -> tuple[str, ...]:
     """Macros of kernels/decode.cu. Raises DeviceUnavailable for a shape the kernels do not serve."""
-    fits = shape.hidden % 512 == 0 and shape.attention_width % 512 == 0
-    if not fits or shape.ffn % shape.hidden or shape.q_heads % shape.kv_heads or tuning.block * 8 < shape.hidden:
+    granule = 512 if format in ("int8", "int4") else 32  # integer rows fill whole rounds of 16-byte loads
+    fits = shape.hidden % granule == 0 and shape.attention_width % granule == 0 and shape.down_columns
+    heads = shape.q_heads % shape.kv_heads == 0 and shape.q_heads // shape.kv_heads <= _MOST_GROUPED
+    if not fits or not heads or tuning.block * 8 < max(shape.hidden, shape.attention_width):
         raise DeviceUnavailable(
-            f"decode kernels do not serve hidden {shape.hidden}, ffn {shape.ffn}, "
+            f"decode kernels do not serve {format} with hidden {shape.hidden}, ffn {shape.ffn}, "
             f"{shape.q_heads}/{shape.kv_heads} heads, block {tuning.block}: use the ONNX Runtime engine for this model"
         )
     return (
@@ -159,20 +190,33 @@ def decode_defines(shape: DecodeShape, format: Format, tuning: DecodeTuning) -> 
         f"VOCAB={shape.vocab}",
         f"Q_HEADS={shape.q_heads}",
         f"KV_HEADS={shape.kv_heads}",
+        f"DOWN_K={shape.down_columns}",
     )
 
 
-def build_decode_kernels(
-    driver: BoundDriver, capability: tuple[int, int], shape: DecodeShape, format: Format, tuning: DecodeTuning
+def decode_source(shape: DecodeShape, format: Format, tuning: DecodeTuning) -> KernelSource:
+    """What is compiled for one model shape. Raises DeviceUnavailable for a shape the kernels do not serve."""
+    return KernelSource("decode.cu", decode_defines(shape, format, tuning))
+
+
+def load_decode_kernels(
+    driver: BoundDriver, image: bytes, shape: DecodeShape, format: Format, tuning: DecodeTuning
 ) -> DecodeKernels:
-    """Compile (bench) and load the kernels."""
-    source = (KERNELS / "decode.cu").read_text(encoding="utf-8")
-    library = driver.library(compile_cubin(source, capability, decode_defines(shape, format, tuning)))
+    """Load the cubin that `decode_source` of the same shape, format and tuning was compiled to."""
+    library = driver.library(image)
     names = ("qkv", "attention", "o_proj", "gate_up", "down", "lm_head")
     functions = {name: driver.kernel(library, name) for name in names}
     for name, function in functions.items():
         driver.allow_shared(function, _SHARED_LIMIT_BYTES if name == "down" else 0)
     return DecodeKernels(shape, format, tuning, functions)
+
+
+def build_decode_kernels(
+    driver: BoundDriver, capability: tuple[int, int], shape: DecodeShape, format: Format, tuning: DecodeTuning
+) -> DecodeKernels:
+    """Compile here and now, and load: for benchmarks. Serving loads what `cockpit kernels build` compiled."""
+    source = decode_source(shape, format, tuning)
+    return load_decode_kernels(driver, compile_cubin(source.text, capability, source.defines), shape, format, tuning)
 
 
 @dataclass(slots=True)
@@ -195,8 +239,10 @@ class DecodeSession:
 
     # --- life ------------------------------------------------------------------------------------------------------
     def open(self, want_logits: bool = False) -> DecodeSession:
-        """Allocate, clear and capture. Call while nothing urgent runs."""
+        """Allocate, clear, capture. Call while nothing urgent runs. Raises ValueError: more positions than RoPE has."""
         shape, splits = self.weights.shape, self.kernels.tuning.splits
+        if self.capacity > self.weights.positions:
+            raise ValueError(f"a cache of {self.capacity} needs weights loaded for as many positions")
         kv = shape.layers * shape.kv_heads * self.capacity * _HEAD_DIM * 2
         sizes = {
             "k": kv,
@@ -232,6 +278,12 @@ class DecodeSession:
         if not 0 <= position < self.capacity:
             raise ValueError(f"position {position} is outside the cache of {self.capacity}")
         self.driver.write(self.buffers["state"], struct.pack("ii", token, position), self.stream)
+
+    def prefill(self, tokens: Sequence[int], position: int = 0) -> None:
+        """Queue `tokens` one after the other from `position` on; the next replay takes what the last one chose."""
+        for offset, token in enumerate(tokens):
+            self.seek(token, position + offset)
+            self.replay()
 
     def replay(self) -> None:
         """Queue one token."""
@@ -342,4 +394,4 @@ class DecodeSession:
         plain = shape.ffn + shape.ffn // 32 * 8 if quantised else shape.ffn * 4
         activations = -(-(plain + 2 * tuning.block // 32 * 4) // 16) * 16
         groups = -(-(shape.hidden // rows) // (self.sms * tuning.blocks_per_sm))
-        return activations + groups * (shape.ffn // shape.hidden) * rows * 4
+        return activations + groups * (shape.ffn // shape.down_columns) * rows * 4

@@ -5,11 +5,12 @@
 //   BLOCK  threads of a GEMV block (at least HIDDEN / 8);  REGISTERS  most registers a thread may
 //   have: a block must leave some, or the one warp that another task is parked with keeps it off that SM
 //   ATT_BATCH  positions a warp of the attention kernel has in flight
-//   HIDDEN FFN VOCAB Q_HEADS KV_HEADS: the model;  head_dim is 256
+//   HIDDEN FFN VOCAB Q_HEADS KV_HEADS: the model;  head_dim is 256;  DOWN_K  columns of a tile of `down`, divides FFN
 //
-// Weights travel in tiles that one warp reads with 16-byte loads: ROWS rows x K columns, contiguous, K = HIDDEN or the
-// attention width. A matrix whose rows are longer (FFN) is stored as tiles of consecutive slices. In fp16 this is plain
-// row-major order. Gate and up rows are interleaved. Activations are fp32 between kernels.
+// Weights travel in tiles that one warp reads with 16-byte loads: ROWS rows x K columns, contiguous, K = HIDDEN, the
+// attention width or DOWN_K: a matrix whose rows are longer is stored as tiles of consecutive slices. In fp16 and bf16
+// this is plain row-major order, and K may be any multiple of 8: the lanes beyond a row's end load nothing in the last
+// round. Gate and up rows are interleaved. Activations are fp32 between kernels.
 //
 // Every kernel is launched with programmatic stream serialisation: it starts while its predecessor still runs, loads
 // its first weight tile (weights never change), and only then waits for the predecessor's results.
@@ -25,7 +26,7 @@ typedef unsigned long long u64;
 #define QKV_ROWS (ATT_WIDTH + 2 * KV_WIDTH)
 #define GROUP (Q_HEADS / KV_HEADS)
 #define WARPS (BLOCK / 32)
-#define FFN_SLICES (FFN / HIDDEN)
+#define FFN_SLICES (FFN / DOWN_K)
 
 #if FORMAT == 0 || FORMAT == 3
 #define ROWS 1
@@ -37,7 +38,7 @@ typedef unsigned long long u64;
 #define ROWS 2
 #define PER_LOAD 32
 #endif
-#define LOADS(K) (ROWS * (K) / PER_LOAD / 32)
+#define LOADS(K) ((ROWS * (K) / PER_LOAD + 31) / 32)
 
 // --- small pieces ---------------------------------------------------------------------------------------------------
 __device__ __forceinline__ void pdl_trigger() {
@@ -160,11 +161,18 @@ struct Tile {
   float s[N];
 #endif
 };
-template <int N>
+// Tile `index` of a matrix whose tiles have K columns.
+template <int K, int N>
 __device__ __forceinline__ void load_tile(Tile<N>& t, const char* weights, const char* scales, long index, int lane) {
-  const uint4* p = (const uint4*)weights + index * (N * 32) + lane;
+  constexpr int size = ROWS * K / PER_LOAD;
+#if FORMAT == 1 || FORMAT == 2
+  static_assert(size == N * 32, "rows of integer weights fill whole rounds");
+#endif
+  const uint4* p = (const uint4*)weights + index * size + lane;
 #pragma unroll
-  for (int i = 0; i < N; ++i) t.w[i] = load_stream(p + i * 32);
+  for (int i = 0; i < N; ++i) {
+    if ((i + 1) * 32 <= size || i * 32 + lane < size) t.w[i] = load_stream(p + i * 32);
+  }
 #if FORMAT == 2
   const u16* s = (const u16*)scales + index * (N * 32) + lane;
 #pragma unroll
@@ -183,6 +191,7 @@ __device__ __forceinline__ void dot_tile(float (&acc)[ROWS], const Tile<N>& t, c
   for (int i = 0; i < N; ++i) {
     const u32 w[4] = {t.w[i].x, t.w[i].y, t.w[i].z, t.w[i].w};
 #if FORMAT == 0 || FORMAT == 3
+    if ((i + 1) * 32 > TILE_K / 8 && i * 32 + lane >= TILE_K / 8) continue;  // beyond the row: nothing was loaded
     float4 x = a.lo[at + i * 32 + lane], y = a.hi[at + i * 32 + lane];
     float s = acc[0];
     s = fmaf(from_half(w[0] & 0xffffu), x.x, s), s = fmaf(from_half(w[0] >> 16), x.y, s);
@@ -343,7 +352,7 @@ qkv(Matrix m, Residual r, float* out) {
   const int step = gridDim.x * WARPS, tiles = QKV_ROWS / ROWS;
   int t = warp * gridDim.x + blockIdx.x;
   Tile<LOADS(HIDDEN)> tile;
-  if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
+  if (t < tiles) load_tile<HIDDEN>(tile, m.weights, m.scales, t, lane);
   Norms norms;
   load_norms(norms, r);
   pdl_wait();
@@ -353,7 +362,7 @@ qkv(Matrix m, Residual r, float* out) {
     dot_tile<LOADS(HIDDEN), HIDDEN, HIDDEN>(acc, tile, a, 0, lane);
     int done = t;
     t += step;
-    if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
+    if (t < tiles) load_tile<HIDDEN>(tile, m.weights, m.scales, t, lane);
     reduce_rows(acc);
     if (lane < ROWS) {
       float v = acc[0];
@@ -401,7 +410,7 @@ o_proj(Matrix m, Partial p, float* out) {
   const int step = gridDim.x * WARPS, tiles = HIDDEN / ROWS;
   int t = warp * gridDim.x + blockIdx.x;
   Tile<LOADS(ATT_WIDTH)> tile;
-  if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
+  if (t < tiles) load_tile<ATT_WIDTH>(tile, m.weights, m.scales, t, lane);
   pdl_wait();
   static_assert(ATT_WIDTH / 8 <= BLOCK, "one thread per chunk");
   float v[8] = {0, 0, 0, 0, 0, 0, 0, 0};
@@ -413,7 +422,7 @@ o_proj(Matrix m, Partial p, float* out) {
     dot_tile<LOADS(ATT_WIDTH), ATT_WIDTH, ATT_WIDTH>(acc, tile, a, 0, lane);
     int done = t;
     t += step;
-    if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
+    if (t < tiles) load_tile<ATT_WIDTH>(tile, m.weights, m.scales, t, lane);
     reduce_rows(acc);
     if (lane < ROWS) {
       float v = acc[0];
@@ -439,7 +448,7 @@ gate_up(Matrix m, Residual r, float* out) {
   constexpr int N = LOADS(HIDDEN), per_task = 2 / ROWS;
   int t = warp * gridDim.x + blockIdx.x;
   Tile<N> tile;
-  if (t < FFN) load_tile(tile, m.weights, m.scales, (long)t * per_task, lane);
+  if (t < FFN) load_tile<HIDDEN>(tile, m.weights, m.scales, (long)t * per_task, lane);
   Norms norms;
   load_norms(norms, r);
   pdl_wait();
@@ -451,14 +460,14 @@ gate_up(Matrix m, Residual r, float* out) {
     int done = t;
     t += step;
 #if ROWS == 1
-    load_tile(tile, m.weights, m.scales, (long)done * 2 + 1, lane);
+    load_tile<HIDDEN>(tile, m.weights, m.scales, (long)done * 2 + 1, lane);
     float second[ROWS] = {};
     dot_tile<N, HIDDEN, HIDDEN>(second, tile, a, 0, lane);
-    if (t < FFN) load_tile(tile, m.weights, m.scales, (long)t * 2, lane);
+    if (t < FFN) load_tile<HIDDEN>(tile, m.weights, m.scales, (long)t * 2, lane);
     gate = warp_sum(acc[0]);
     up = warp_sum(second[0]);
 #else
-    if (t < FFN) load_tile(tile, m.weights, m.scales, t, lane);
+    if (t < FFN) load_tile<HIDDEN>(tile, m.weights, m.scales, t, lane);
     gate = warp_sum(acc[0]);
     up = warp_sum(acc[ROWS - 1]);
 #endif
@@ -477,21 +486,21 @@ down(Matrix m, const float* act, float* out) {
   float* part = (float*)(shared + sizeof(Activations<FFN>));
   pdl_trigger();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  constexpr int N = LOADS(HIDDEN), groups = HIDDEN / ROWS;
+  constexpr int N = LOADS(DOWN_K), groups = HIDDEN / ROWS;
   const int mine = (groups - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
   const int tasks = mine * FFN_SLICES;
   int j = warp;
   Tile<N> tile;
 #define DOWN_TILE(j) ((long)(blockIdx.x + gridDim.x * ((j) / FFN_SLICES)) * FFN_SLICES + (j) % FFN_SLICES)
-  if (j < tasks) load_tile(tile, m.weights, m.scales, DOWN_TILE(j), lane);
+  if (j < tasks) load_tile<DOWN_K>(tile, m.weights, m.scales, DOWN_TILE(j), lane);
   pdl_wait();
   load_vector(a, act);
   while (j < tasks) {
     float acc[ROWS] = {};
-    dot_tile<N, HIDDEN, FFN>(acc, tile, a, (j % FFN_SLICES) * (HIDDEN / 8), lane);
+    dot_tile<N, DOWN_K, FFN>(acc, tile, a, (j % FFN_SLICES) * (DOWN_K / 8), lane);
     int done = j;
     j += WARPS;
-    if (j < tasks) load_tile(tile, m.weights, m.scales, DOWN_TILE(j), lane);
+    if (j < tasks) load_tile<DOWN_K>(tile, m.weights, m.scales, DOWN_TILE(j), lane);
     reduce_rows(acc);
     if (lane == 0) {
 #pragma unroll
@@ -527,7 +536,7 @@ lm_head(Matrix m, Residual r, Choice c) {
   const int step = gridDim.x * WARPS, tiles = VOCAB / ROWS;
   int t = warp * gridDim.x + blockIdx.x;
   Tile<LOADS(HIDDEN)> tile;
-  if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
+  if (t < tiles) load_tile<HIDDEN>(tile, m.weights, m.scales, t, lane);
   Norms norms;
   load_norms(norms, r);
   pdl_wait();
@@ -538,7 +547,7 @@ lm_head(Matrix m, Residual r, Choice c) {
     dot_tile<LOADS(HIDDEN), HIDDEN, HIDDEN>(acc, tile, a, 0, lane);
     int done = t;
     t += step;
-    if (t < tiles) load_tile(tile, m.weights, m.scales, t, lane);
+    if (t < tiles) load_tile<HIDDEN>(tile, m.weights, m.scales, t, lane);
     reduce_rows(acc);
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
