@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -186,6 +186,7 @@ def _check_arbiter(
 ) -> tuple[ArbiterConfig | None, list[Fault]]:
     if "orchestration" not in data and "tasks" not in data:
         return None, []
+    facts = replace(facts, engines_gate_kv=False, engines_hold_l2=False)
     checked = parse({"orchestration": data.get("orchestration", {}), "tasks": data.get("tasks")}, facts)
     placed = [
         [Fault(nearest_place(item.path, places, root), f"{dotted(item.path)}: {item.message}") for item in items]

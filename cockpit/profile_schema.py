@@ -85,9 +85,15 @@ ORCHESTRATION: dict[str, Any] = _object(
                     [256, 512],
                 ),
                 "draft_tokens": _choices("Tokens drafted ahead.", _item("integer", 0, 16), [0]),
-                "kv_keep_ratio": _choices("Share of KV kept beyond the recent window.", _item("number", 0.6, 1), [1.0]),
+                "kv_keep_ratio": _choices(
+                    "Share of KV kept beyond the recent window. Only 1.0 so far: no engine drops any.",
+                    _item("number", 0.6, 1),
+                    [1.0],
+                ),
                 "l2_window_mb": _choices(
-                    "Persisting L2 window for the urgent task's weights.", _item("integer", 0, 128), [0]
+                    "Persisting L2 window for the urgent task's weights. Only 0 so far: no engine sets one.",
+                    _item("integer", 0, 128),
+                    [0],
                 ),
                 "yielding": _choices(
                     "Whether a task gives way to an urgent one on units of its own too.", {"type": "boolean"}, [True]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,27 @@ def test_a_lane_that_runs_elsewhere_is_a_start_up_error(config: ArbiterConfig, m
     with pytest.raises(StartupError, match="cockpit doctor") as caught:
         open_arbitration(config, "cpu")
     assert caught.value.exit_code == 3
+
+
+def test_one_core_is_refused_with_a_remedy_that_works(config: ArbiterConfig) -> None:
+    said: list[str] = []
+    ran: list[str] = []
+
+    def on_one_core() -> None:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        with pytest.raises(DeviceUnavailable) as caught:
+            open_arbitration(config, "cpu")
+        said.append(str(caught.value))
+        made = open_arbitration(replace(config, clusters={**config.clusters, "cores_b": 0}), "cpu")
+        ran.extend(made.device.lanes)
+        made.close()
+
+    thread = threading.Thread(target=on_one_core)
+    thread.start()
+    thread.join()
+    assert "clusters ask for 2 cores, this process may use 1" in said[0]
+    assert "lower the units in `clusters` (0: no core of its own)" in said[0]
+    assert ran == ["navigation_task:1", "dialogue_task:1", "dialogue_task:2"]
 
 
 @needs_two

@@ -108,6 +108,22 @@ def test_all_faults_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> Non
     assert set(lines) == {1, 2, 3, 4, 5, 6}
 
 
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("kv_keep_ratio: [1.0, 0.6]", "orchestration.policy.kv_keep_ratio: no engine drops KV pairs yet"),
+        ("l2_window_mb: 16", "orchestration.policy.l2_window_mb: no engine sets an L2 window yet"),
+    ],
+)
+def test_a_knob_on_which_no_engine_acts_is_refused(tmp_path: Path, policy: str, expected: str) -> None:
+    (fault,) = faults(tmp_path, f"extends: cpu\norchestration: {{policy: {{{policy}}}}}\n")
+    assert fault.startswith(f"p.yaml:2:26: {expected}")
+    assert "leave it at" in fault
+    neutral = "kv_keep_ratio: 1.0, l2_window_mb: [0], draft_tokens: [0, 4], prefill_chunk_tokens: [64, 256]"
+    (tmp_path / "good.yaml").write_text(f"extends: cpu\norchestration: {{policy: {{{neutral}}}}}\n", encoding="utf-8")
+    assert load_profile(str(tmp_path / "good.yaml")).arbiter is not None
+
+
 def test_silences_that_fall_are_refused(tmp_path: Path) -> None:
     assert "silences must not fall" in faults(tmp_path, "endpoint: {end_silence: 150ms}\n")[0]
 

@@ -104,6 +104,10 @@ class Facts:
     models: Collection[str] | None = None
     floor_ms: Mapping[str, float] = field(default_factory=dict)
     """Task -> shortest latency measured on this machine, alone."""
+    engines_gate_kv: bool = True
+    """False: no engine acts on `kv_keep_ratio`, so any but 1.0 is refused. The simulator's do."""
+    engines_hold_l2: bool = True
+    """False: no engine acts on `l2_window_mb`, so any but 0 is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,7 @@ def parse(mapping: Mapping[str, Any], facts: Facts | None = None) -> Checked:
     limits = _limits(reader, red.get("global_limits"), (*root, "global_limits"))
     eviction = _eviction(reader, red.get("eviction_policy", "lru_k=3"), (*root, "eviction_policy"))
     clusters = _clusters(reader, red.get("clusters"), (*root, "clusters"), facts)
-    policy = _policy(reader, red.get("policy"), (*root, "policy"))
+    policy = _policy(reader, red.get("policy"), (*root, "policy"), facts)
     tasks = _tasks(reader, mapping.get("tasks"), clusters, facts)
     _system_keeps_a_cluster(reader, clusters, tasks, (*root, "clusters"))
     _budgets_fit(reader, limits, tasks, facts)
@@ -193,7 +197,7 @@ def _clusters(reader: Reader, value: Any, path: KeyPath, facts: Facts) -> dict[s
     return clusters
 
 
-def _policy(reader: Reader, value: Any, path: KeyPath) -> PolicyBounds:
+def _policy(reader: Reader, value: Any, path: KeyPath, facts: Facts) -> PolicyBounds:
     section = reader.section(value, path)
     base = PolicyBounds()
     known = (
@@ -214,6 +218,7 @@ def _policy(reader: Reader, value: Any, path: KeyPath) -> PolicyBounds:
     drafts = reader.choices(section, "draft_tokens", path, base.draft_tokens, (0, 16))
     keeps = reader.choices(section, "kv_keep_ratio", path, base.kv_keep_ratio, (0.6, 1.0))
     windows = reader.choices(section, "l2_window_mb", path, base.l2_window_mb, (0, 128))
+    _knobs_act(reader, path, keeps, windows, facts)
     return PolicyBounds(
         frozen,
         reader.integer(section, "update_every_requests", path, 1000, (10, 1_000_000)),
@@ -223,6 +228,16 @@ def _policy(reader: Reader, value: Any, path: KeyPath) -> PolicyBounds:
         tuple(int(value) for value in windows),
         _yielding(reader, section, path),
     )
+
+
+def _knobs_act(
+    reader: Reader, path: KeyPath, keeps: tuple[float, ...], windows: tuple[float, ...], facts: Facts
+) -> None:
+    """A knob that turns nothing would be a silent default."""
+    if not facts.engines_gate_kv and set(keeps) != {1.0}:
+        reader.fault((*path, "kv_keep_ratio"), "no engine drops KV pairs yet, so it would do nothing: leave it at 1.0")
+    if not facts.engines_hold_l2 and set(windows) != {0}:
+        reader.fault((*path, "l2_window_mb"), "no engine sets an L2 window yet, so it would do nothing: leave it at 0")
 
 
 def _yielding(reader: Reader, section: Mapping[str, Any], path: KeyPath) -> tuple[bool, ...]:

@@ -40,7 +40,7 @@ def open_cpu(clusters: Mapping[str, int], lanes: Sequence[LaneSpec]) -> CpuDevic
     if wanted > len(cores):
         raise DeviceUnavailable(
             f"clusters ask for {wanted} cores, this process may use {len(cores)} ({_ranges(cores)}): "
-            "lower the units in `clusters`, or widen the service's CPUAffinity"
+            "lower the units in `clusters` (0: no core of its own), or widen the service's CPUAffinity"
         )
     carved: dict[str, Cluster] = {}
     taken = 0
