@@ -13,6 +13,7 @@ from cockpit.control import ControlServer, Orders
 from cockpit.device.base import Device, LaneSpec, open_device
 from cockpit.housekeeping import Housekeeper
 from cockpit.lease import Dispatcher
+from cockpit.memoryplan import MemoryPlan
 from cockpit.modelwork import Evicted
 from cockpit.policystate import PolicyFile
 from cockpit.telemetry.watch import Watch, open_watch
@@ -52,11 +53,13 @@ def open_arbitration(
     state_dir: Path | None = None,
     socket: Path | None = None,
     group: str | None = None,
+    memory_plan: MemoryPlan | None = None,
 ) -> Arbitration:
     """Open device `kind` with every lane any arm may choose, prove where each runs, and start the control socket.
 
     arena_bytes: KV memory of all tasks, by default what their budgets add up to. state_dir: where the policy's state is
-    kept. Raises StartupError (DeviceUnavailable, or a lane that ran elsewhere) and ConfigError.
+    kept. memory_plan: what `o3ctl status --verbose` shows as planned. Raises StartupError (DeviceUnavailable, or a lane
+    that ran elsewhere) and ConfigError.
     """
     specs = [LaneSpec(lane.name, lane.clusters, lane.memory_budget_bytes, lane.priority) for lane in plan_lanes(config)]
     device = open_device(kind, config.clusters, specs)
@@ -71,7 +74,8 @@ def open_arbitration(
         housekeeper.start()
         control = None
         if socket is not None:
-            control = ControlServer(socket, Orders(dispatcher, watch, housekeeper), housekeeper, group)
+            orders = Orders(dispatcher, watch, housekeeper, memory_plan)
+            control = ControlServer(socket, orders, housekeeper, group)
             control.start()
     except BaseException:
         watch.close()

@@ -22,6 +22,7 @@ import orjson
 
 from cockpit.housekeeping import Housekeeper
 from cockpit.lease import Dispatcher
+from cockpit.memoryplan import MemoryPlan
 from cockpit.telemetry.watch import Watch
 from models.errors import StartupError
 
@@ -50,7 +51,10 @@ def default_socket() -> Path:
 class Orders:
     """What the socket can ask for. Each answers one JSON-able mapping or raises KeyError/ValueError with the reason."""
 
-    def __init__(self, dispatcher: Dispatcher, watch: Watch, housekeeper: Housekeeper) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, watch: Watch, housekeeper: Housekeeper, memory_plan: MemoryPlan | None = None
+    ) -> None:
+        self._memory_plan = memory_plan
         self._dispatcher = dispatcher
         self._watch = watch
         self._housekeeper = housekeeper
@@ -80,10 +84,14 @@ class Orders:
         return orjson.dumps({"ok": True, **reply}) + b"\n"
 
     def _status(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        status = self._dispatcher.status(verbose=bool(request.get("verbose", False)))
+        verbose = bool(request.get("verbose", False))
+        status = self._dispatcher.status(verbose=verbose)
         findings = [asdict(finding) for finding in self._housekeeper.findings]
         sample = asdict(self._watch.sample()) if self._watch.present else None
-        return {"status": asdict(status), "gpu": sample, "gpu_absent": self._watch.why, "findings": findings}
+        reply = {"status": asdict(status), "gpu": sample, "gpu_absent": self._watch.why, "findings": findings}
+        if verbose:
+            reply["memory_plan"] = None if self._memory_plan is None else _plan(self._memory_plan)
+        return reply
 
     def _task(self, request: Mapping[str, Any]) -> str:
         task = str(request.get("task"))
@@ -119,6 +127,11 @@ class Orders:
             raise ValueError(f"unknown action {action!r}; known: show, reset, freeze, unfreeze")
         _, state = self._dispatcher.policy_state()
         return {"policy": asdict(self._dispatcher.status(verbose=False).policy), "learnt": state}
+
+
+def _plan(plan: MemoryPlan) -> dict[str, Any]:
+    limits = {"limit_bytes": plan.limit_bytes, "total_bytes": plan.total_bytes}
+    return {"lines": [asdict(line) for line in plan.lines], "sum_bytes": plan.sum_bytes, **limits}
 
 
 def _failed(message: str) -> bytes:

@@ -145,7 +145,8 @@ def render(reply: dict[str, Any], *, verbose: bool) -> Group:
     status = reply["status"]
     parts: list[Any] = [_tasks(status["tasks"]), _summary(reply)]
     if verbose:
-        parts += [_lanes(status["lanes"]), _candidates(status), _decisions(status["decisions"])]
+        parts += [_lanes(status["lanes"]), _memory_plan(reply["memory_plan"])]
+        parts += [_candidates(status), _decisions(status["decisions"])]
     return Group(*parts)
 
 
@@ -223,6 +224,19 @@ def _lanes(lanes: list[dict[str, Any]]) -> Table:
     for lane in lanes:
         row = (escape(lane["name"]), escape(", ".join(lane["clusters"])), str(lane["units"]))
         table.add_row(*row, "yes" if lane["active"] else "")
+    return table
+
+
+def _memory_plan(plan: dict[str, Any] | None) -> Table:
+    """Planned at start; what is booked of the KV arena now stands under `memory`."""
+    table = _table("memory plan", "what", "MB", "from")
+    if plan is None:
+        table.add_row("none", "", "this process was started without one")
+        return table
+    for line in plan["lines"]:
+        table.add_row(escape(line["name"]), f"{line['count_bytes'] / (1 << 20):.0f}", escape(line["note"]))
+    limit = "not known" if plan["limit_bytes"] is None else f"{plan['limit_bytes'] / (1 << 20):.0f} MB"
+    table.add_row("sum", f"{plan['sum_bytes'] / (1 << 20):.0f}", f"limit {limit}")
     return table
 
 

@@ -8,74 +8,68 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cockpit.arbiter.budget import kv_bytes
+from cockpit.arbiter.config import ArbiterConfig
+from cockpit.arbiter.lanes import plan_lanes
+from cockpit.memoryplan import MIB, MemoryLine, MemoryPlan, TaskNeed, kv_arena, lane_caps
 from cockpit.profile import Profile
 from cockpit.profile_load import LoadedProfile
+from cockpit.sharing import DIALOGUE
 from cockpit.telemetry.watch import open_watch
 from models.errors import FingerprintMismatch, ModelMissing
 from models.store import Store
 
-MIB = 1 << 20
 KV_SESSIONS = 4
 """Running texts with a cache of their own: two of talk, one of choosing, one of warming up."""
 PROCESS_BYTES = 150 * MIB
 """Interpreter and libraries before any model is loaded (141 MiB measured)."""
 ACTIVATION_BYTES = {"asr": 112 * MIB, "llm": 32 * MIB, "tts": 40 * MIB}
 """Per stage: activations and packed copies of weights. Measured as peak memory less weights and caches: 176 MiB."""
+_ON_GPU = {"asr", "llm", "tts"}
+"""Kinds of models that run on the GPU under a profile for one; the others stay on the CPU."""
+_VALUE_BYTES = {"f16": 2}
+"""Size of a cached value by the model's `quant`, where it is not float32."""
 _MODEL_FILES = {".onnx", ".bin", ".tflite", ".so", ".dat"}
 """What counts as weights in a built folder; tokenizers and descriptions are part of the process."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryItem:
-    """One line of the plan. `note`: where the figure comes from."""
-
-    name: str
-    kind: str
-    count_bytes: int
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPlan:
-    """All lines and what may be used. `total_bytes` is None where no such device answers: then nothing is refused."""
-
-    items: tuple[MemoryItem, ...]
-    limit_percent: float
-    total_bytes: int | None
-
-    @property
-    def sum_bytes(self) -> int:
-        return sum(item.count_bytes for item in self.items)
-
-    @property
-    def limit_bytes(self) -> int | None:
-        return None if self.total_bytes is None else int(self.total_bytes * self.limit_percent / 100)
-
-    @property
-    def fits(self) -> bool:
-        return self.limit_bytes is None or self.sum_bytes <= self.limit_bytes
-
-    @property
-    def refusal(self) -> str:
-        """The sum and the limit in words, for a plan that does not fit."""
-        sums = " + ".join(f"{item.name} {item.count_bytes / MIB:.0f}" for item in self.items)
-        limit, total = (self.limit_bytes or 0) / MIB, (self.total_bytes or 0) / MIB
-        return (
-            f"{sums} = {self.sum_bytes / MIB:.0f} MiB, the limit is {limit:.0f} MiB ({self.limit_percent:g} % of "
-            f"{total:.0f}): choose smaller models, lower llm.context_tokens or raise max_gpu_memory_percent"
-        )
-
-
 def plan_memory(loaded: LoadedProfile, store: Store) -> MemoryPlan:
-    """What `loaded` would hold at its peak. Raises nothing for models that are not built: their sources count."""
-    profile = loaded.profile
-    items = (*_weights(profile, store), _kv_cache(profile, store), *_allowances())
-    percent = 100.0 if loaded.arbiter is None else loaded.arbiter.limits.max_gpu_memory_percent
-    return MemoryPlan(items, percent, device_memory_bytes(profile.device))
+    """What a loaded profile would hold at its peak on its device here."""
+    return plan_of(loaded.profile, loaded.arbiter, store, device_memory_bytes(loaded.profile.device))
+
+
+def plan_of(
+    profile: Profile,
+    arbiter: ArbiterConfig | None,
+    store: Store,
+    total_bytes: int | None,
+    peaks: Mapping[str, int] | None = None,
+) -> MemoryPlan:
+    """The plan of `profile` on a device with `total_bytes`. Models that are not built count as their sources.
+
+    peaks: activations measured on this device, lane name -> bytes; a GPU lane that is not in it counts with its cap. On
+    a CPU activations are the process's own, so they count per stage.
+    """
+    slot = _kv_slot(profile, store)
+    arena = (
+        MemoryLine("kv arena", "kv", 0, f"{profile.llm.model} is not built here, so its shape is not known")
+        if slot is None
+        else kv_arena(KV_SESSIONS, slot.count_bytes, slot.note)
+    )
+    lines = [*_weights(profile, store), arena]
+    if profile.device == "cpu":
+        lines += _allowances()
+    elif arbiter is not None:
+        lines += lane_caps(plan_lanes(arbiter), peaks or {})
+    if arbiter is None:
+        return MemoryPlan(tuple(lines), 100.0, total_bytes)
+    task = arbiter.tasks.get(DIALOGUE)
+    needs = () if task is None else (TaskNeed(DIALOGUE, arena.count_bytes, task.memory_budget_mb * MIB),)
+    return MemoryPlan(tuple(lines), arbiter.limits.max_gpu_memory_percent, total_bytes, needs)
 
 
 def device_memory_bytes(device: str) -> int | None:
@@ -89,15 +83,18 @@ def device_memory_bytes(device: str) -> int | None:
         watch.close()
 
 
-def _weights(profile: Profile, store: Store) -> Iterator[MemoryItem]:
+def _weights(profile: Profile, store: Store) -> Iterator[MemoryLine]:
+    """Once each, however many lanes run them. On a GPU only what runs there counts."""
     for name in profile.models:
+        if profile.device != "cpu" and store.registry.get(name).kind not in _ON_GPU:
+            continue
         folder = _built(store, name)
         if folder is not None:
             files = [path for path in folder.rglob("*") if path.is_file() and path.suffix in _MODEL_FILES]
-            yield MemoryItem(name, "weights", sum(path.stat().st_size for path in files), "files of the built model")
+            yield MemoryLine(name, "weights", sum(path.stat().st_size for path in files), "files of the built model")
         else:
             size = store.registry.source_entry(name).size_bytes
-            yield MemoryItem(name, "weights", size, "its sources: not built here, so an estimate")
+            yield MemoryLine(name, "weights", size, "its sources: not built here, so an estimate")
 
 
 def _built(store: Store, name: str) -> Path | None:
@@ -107,22 +104,21 @@ def _built(store: Store, name: str) -> Path | None:
         return None
 
 
-def _kv_cache(profile: Profile, store: Store) -> MemoryItem:
-    """Keys and values of every running text, each as long as the context."""
+def _kv_slot(profile: Profile, store: Store) -> MemoryLine | None:
+    """Keys and values of one running text as long as the context; None where the model's shape is not known."""
     folder = _built(store, profile.llm.model)
-    tokens = profile.llm.context_tokens
     if folder is None:
-        return MemoryItem("kv cache", "kv", 0, f"{profile.llm.model} is not built here, so its shape is not known")
+        return None
     shape = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    values_per_token = 2 * shape["layers"] * shape["kv_heads"] * shape["head_dim"]
-    note = f"{KV_SESSIONS} texts x {tokens} tokens x {values_per_token} float32"
-    return MemoryItem("kv cache", "kv", KV_SESSIONS * tokens * values_per_token * 4, note)
+    tokens, value_bytes = profile.llm.context_tokens, _VALUE_BYTES.get(shape["quant"], 4)
+    size = kv_bytes(shape["layers"], shape["kv_heads"], shape["head_dim"], tokens, value_bytes)
+    return MemoryLine("kv slot", "kv", size, f"{tokens} tokens of float{8 * value_bytes}")
 
 
-def _allowances() -> Iterator[MemoryItem]:
+def _allowances() -> Iterator[MemoryLine]:
     for stage, count_bytes in ACTIVATION_BYTES.items():
-        yield MemoryItem(f"{stage} activations", "activations", count_bytes, "allowance, measured with default models")
-    yield MemoryItem("process", "process", PROCESS_BYTES, "interpreter and libraries, measured")
+        yield MemoryLine(f"{stage} activations", "activations", count_bytes, "allowance, measured with default models")
+    yield MemoryLine("process", "process", PROCESS_BYTES, "interpreter and libraries, measured")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cockpit.arbiter.config import ArbiterConfig
 from cockpit.arbitration import Arbitration, open_arbitration
+from cockpit.memoryplan import MemoryPlan
 from cockpit.modelwork import LaneWork, anywhere
 from cockpit.warmup import WarmUps
 from models.engines.causal_lm import CausalLM
@@ -21,12 +22,16 @@ _WARM_TOKENS = 24
 
 @dataclass(frozen=True, slots=True)
 class SharingPlan:
-    """How a process shares its device. socket: None has no control socket. state_dir: None forgets the policy."""
+    """How a process shares its device. socket: None has no control socket. state_dir: None forgets the policy.
+
+    memory: what was planned before anything was loaded, for operators to see.
+    """
 
     config: ArbiterConfig
     socket: Path | None = None
     group: str | None = None
     state_dir: Path | None = None
+    memory: MemoryPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,14 @@ def open_shared(plan: SharingPlan, kind: str) -> Arbitration:
             f"tasks: the voice chain runs as {DIALOGUE}, which this profile does not name "
             f"({', '.join(plan.config.tasks)}): add it, or leave out orchestration and tasks"
         )
-    return open_arbitration(plan.config, kind, state_dir=plan.state_dir, socket=plan.socket, group=plan.group)
+    return open_arbitration(
+        plan.config,
+        kind,
+        state_dir=plan.state_dir,
+        socket=plan.socket,
+        group=plan.group,
+        memory_plan=plan.memory,
+    )
 
 
 def share(arbitration: Arbitration, model: CausalLM, on_lane: Callable[[str], None] = anywhere) -> Sharing:

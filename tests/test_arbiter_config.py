@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from cockpit.arbiter.budget import Footprint, kv_bytes, plan_memory
+from cockpit.arbiter.budget import kv_bytes
 from cockpit.arbiter.config import EvictionPolicy, Facts, parse
 from cockpit.arbiter.lanes import lanes_of, overlaps, plan_lanes, widest
 from cockpit.arbiter.reader import duration_ns
-from models.errors import StartupError
 
 GOOD: dict[str, Any] = {
     "global_limits": {"max_gpu_memory_percent": 85, "min_token_per_second": 120},
@@ -182,18 +181,5 @@ def test_lanes_are_prefixes_of_the_mask() -> None:
     assert overlaps(lanes)["dialogue_task:2"] == ()
 
 
-def test_memory_is_planned_from_peaks_with_shared_weights_once() -> None:
-    config = parse(GOOD).config
-    assert config is not None
-    kv = kv_bytes(layers=24, kv_heads=2, head_dim=64, tokens=4096, bytes_per_value=2)
-    assert kv == 2 * 24 * 2 * 64 * 4096 * 2
-    prints = [
-        Footprint("navigation_task", {"qwen": 500 << 20}, 100 << 20, kv),
-        Footprint("dialogue_task", {"qwen": 500 << 20}, 200 << 20, 4 * kv),
-    ]
-    plan = plan_memory(config, 2 << 30, prints)
-    assert plan.total_bytes == (800 << 20) + 5 * kv
-    with pytest.raises(StartupError, match=r"weights 500 .* = 1040 MB, the limit is 870 MB"):
-        plan_memory(config, 1 << 30, prints)
-    with pytest.raises(StartupError, match="memory_budget_mb is 1200"):
-        plan_memory(config, 1 << 34, [Footprint("navigation_task", {"qwen": 2 << 30}, 0, 0)])
+def test_kv_bytes_are_keys_and_values_of_every_layer() -> None:
+    assert kv_bytes(layers=24, kv_heads=2, head_dim=64, tokens=4096, bytes_per_value=2) == 2 * 24 * 2 * 64 * 4096 * 2

@@ -35,11 +35,11 @@ def test_weights_are_the_built_files_and_the_cache_is_the_models_shape(
     profile_file: Callable[[str], str], model_dir: Callable[[str], Path]
 ) -> None:
     plan = plan_memory(load_profile(profile_file("llm: {context_tokens: 4096}\n")), Store.open())
-    sizes = {item.name: item.count_bytes for item in plan.items}
+    sizes = {line.name: line.count_bytes for line in plan.lines}
     folder = model_dir("qwen2.5-coder-0.5b-instruct")
     files = sum((folder / name).stat().st_size for name in ("model.onnx", "head.onnx", "model.bin"))
     assert sizes["qwen2.5-coder-0.5b-instruct"] == files
-    assert sizes["kv cache"] == 4 * 4096 * 2 * 24 * 2 * 64 * 4
+    assert sizes["kv arena"] == 4 * 4096 * 2 * 24 * 2 * 64 * 4
     assert plan.sum_bytes == sum(sizes.values())
     assert plan.fits
 
@@ -47,7 +47,7 @@ def test_weights_are_the_built_files_and_the_cache_is_the_models_shape(
 def test_models_that_are_not_built_count_as_their_sources(tmp_path: Path) -> None:
     registry = load_registry()
     plan = plan_memory(load_profile("cpu"), Store(tmp_path, registry))
-    sizes = {item.name: item for item in plan.items}
+    sizes = {line.name: line for line in plan.lines}
     assert sizes["whisper-base"].count_bytes == registry.get("whisper-base").size_bytes
     assert "not built" in sizes["whisper-base"].note
     assert sum(ACTIVATION_BYTES.values()) + PROCESS_BYTES < plan.sum_bytes
@@ -62,8 +62,9 @@ def test_a_plan_that_does_not_fit_is_refused_with_its_sum(profile_file: Callable
     assert result.exit_code == 2
     shown = json.loads(result.stdout)
     assert not shown["ok"]
-    assert "kv cache 3072" in shown["refused"]
-    assert f"= {shown['memory']['sum_bytes'] / 2**20:.0f} MiB" in shown["refused"]
+    assert "3072 MiB  kv arena (4 texts x 768 MiB: 32768 tokens of float32)" in shown["refused"]
+    assert f"{shown['memory']['sum_bytes'] / 2**20:.0f} MiB  sum" in shown["refused"]
+    assert "KV of dialogue_task 3072 MiB is above its memory_budget_mb of 10 MiB" in shown["refused"]
 
 
 def test_budgets_above_the_limit_are_refused(profile_file: Callable[[str], str]) -> None:

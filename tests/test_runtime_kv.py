@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cockpit.memoryplan import MemoryPlan, kv_arena
 from cockpit.modelwork import LaneWork
 from cockpit.o3ctl import app
 from cockpit.profile_load import load_profile
@@ -70,7 +71,8 @@ def car(model_dir: Callable[[str], Path]) -> Iterator[Car]:
     understanding = Understanding.create(lm=model, reply_tokens=40)
     understanding.warm_up()
     with tempfile.TemporaryDirectory(prefix="o3") as folder:  # a socket's path must be short
-        arbitration = open_shared(SharingPlan(config, Path(folder) / "o3.sock"), "cpu")
+        planned = MemoryPlan((kv_arena(4, understanding.chat_sessions["en"].kv_bytes),), 85.0, 1 << 34)
+        arbitration = open_shared(SharingPlan(config, Path(folder) / "o3.sock", memory=planned), "cpu")
         made = share(arbitration, model)
         yield Car(made, understanding, Path(folder) / "o3.sock")
         made.close()
@@ -98,6 +100,16 @@ def test_chats_and_choices_are_booked_by_name_and_size(car: Car) -> None:
     shown = car.ctl("status", "--verbose")
     assert "chat-en" in shown
     assert "2 sessions" in shown
+
+
+def test_the_memory_plan_is_shown(car: Car) -> None:
+    shown = json.loads(car.ctl("status", "--verbose", "--json"))["memory_plan"]
+    assert shown["lines"][0]["name"] == "kv arena"
+    assert shown["sum_bytes"] == 4 * car.understanding.chat_sessions["en"].kv_bytes
+    assert "memory_plan" not in json.loads(car.ctl("status", "--json"))
+    text = car.ctl("status", "--verbose")
+    assert "memory plan" in text
+    assert "limit 13926 MB" in text
 
 
 def test_an_evicted_session_is_forgotten_by_its_owner_and_says_the_same_again(car: Car) -> None:

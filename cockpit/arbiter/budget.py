@@ -1,76 +1,13 @@
-"""Memory: what is planned at start, and who holds how much of the KV arena while running."""
+"""Memory while running: who holds how much of the KV arena. What is planned at start: cockpit/memoryplan.py."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
-from cockpit.arbiter.config import ArbiterConfig
-from models.errors import StartupError
+from collections.abc import Sequence
 
 
 def kv_bytes(layers: int, kv_heads: int, head_dim: int, tokens: int, bytes_per_value: int) -> int:
     """Keys and values of `tokens` positions."""
     return 2 * layers * kv_heads * head_dim * tokens * bytes_per_value
-
-
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """Measured peak of one task on this device. Weights are named so that tasks sharing a file share its bytes."""
-
-    task: str
-    weights: Mapping[str, int]
-    """Weight file (its sha256 or name) -> bytes on the device."""
-    activation_bytes: int
-    kv_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPlan:
-    """Device memory as planned at start, bytes. `arena_bytes`: one KV arena for all tasks."""
-
-    limit_bytes: int
-    weight_bytes: int
-    activation_bytes: Mapping[str, int]
-    arena_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        return self.weight_bytes + sum(self.activation_bytes.values()) + self.arena_bytes
-
-
-def plan_memory(config: ArbiterConfig, total_bytes: int, footprints: Sequence[Footprint]) -> MemoryPlan:
-    """Add up measured peaks under the red line: weights once, activations per task, KV from one arena.
-
-    Raises StartupError, with the sum shown, when a task is over its budget or the whole over the limit.
-    """
-    limit = int(total_bytes * config.limits.max_gpu_memory_percent / 100)
-    weights: dict[str, int] = {}
-    for footprint in footprints:
-        weights.update(footprint.weights)
-        task = config.tasks[footprint.task]
-        own = sum(footprint.weights.values()) + footprint.activation_bytes + footprint.kv_bytes
-        budget = task.memory_budget_mb << 20
-        if own > budget:
-            raise StartupError(
-                f"{task.name} needs {_mb(own)} MB (weights {_mb(sum(footprint.weights.values()))} + activations "
-                f"{_mb(footprint.activation_bytes)} + KV {_mb(footprint.kv_bytes)}), its memory_budget_mb is "
-                f"{task.memory_budget_mb}: raise the budget, or choose a smaller model or a shorter context"
-            )
-    activations = {footprint.task: footprint.activation_bytes for footprint in footprints}
-    plan = MemoryPlan(limit, sum(weights.values()), activations, sum(f.kv_bytes for f in footprints))
-    if plan.total_bytes > limit:
-        parts = " + ".join(f"activations of {task} {_mb(size)}" for task, size in activations.items())
-        raise StartupError(
-            f"weights {_mb(plan.weight_bytes)} + {parts} + KV {_mb(plan.arena_bytes)} = {_mb(plan.total_bytes)} MB, "
-            f"the limit is {limit >> 20} MB ({config.limits.max_gpu_memory_percent:g} % of {_mb(total_bytes)} MB): "
-            "lower the contexts or raise max_gpu_memory_percent"
-        )
-    return plan
-
-
-def _mb(size_bytes: int) -> int:
-    return -(-size_bytes >> 20)
 
 
 class KvLedger:

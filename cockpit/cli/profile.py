@@ -12,12 +12,11 @@ import typer
 
 from cockpit.arbiter.config import Facts
 from cockpit.cli.output import JsonFlag, print_json, print_table
+from cockpit.memoryplan import MIB, MemoryPlan
 from cockpit.profile_explain import Explanation, explain
 from cockpit.profile_load import LoadedProfile, dotted, load_profile
 from cockpit.profile_plan import (
-    MIB,
     LatencyEstimate,
-    MemoryPlan,
     device_memory_bytes,
     estimate_latency,
     plan_memory,
@@ -141,7 +140,7 @@ def _plan_json(
         "files": loaded.files,
         "warnings": [str(warning) for warning in loaded.warnings],
         "memory": {
-            "items": [asdict(item) for item in memory.items],
+            "items": [asdict(line) for line in memory.lines],
             "sum_bytes": memory.sum_bytes,
             "limit_bytes": memory.limit_bytes,
             "total_bytes": memory.total_bytes,
@@ -160,13 +159,9 @@ def _print_plan(
 ) -> None:
     for warning in loaded.warnings:
         sys.stderr.write(f"warning: {warning}\n")
-    rows = [(item.name, f"{item.count_bytes / MIB:.0f} MiB", item.note) for item in memory.items]
-    limit = (
-        f"no limit is known: no {loaded.profile.device} device answers here"
-        if memory.limit_bytes is None
-        else f"limit {memory.limit_bytes / MIB:.0f} MiB, {memory.limit_percent:g} % of the device's memory"
-    )
-    print_table(("memory", "size", "from"), [*rows, ("sum", f"{memory.sum_bytes / MIB:.0f} MiB", limit)])
+    rows = [(line.name, f"{line.count_bytes / MIB:.0f} MiB", line.note) for line in memory.lines]
+    total = ("sum", f"{memory.sum_bytes / MIB:.0f} MiB", f"limit {memory.limit_text}")
+    print_table(("memory", "size", "from"), [*rows, total])
     print(f"\nlatency, end of speech to first sound ({latency.source})")
     if latency.command_ms is not None and latency.question_ms is not None:
         print(f"  command   about {latency.command_ms:.0f} ms\n  question  about {latency.question_ms:.0f} ms")
