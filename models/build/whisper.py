@@ -74,7 +74,10 @@ def _log_mel(g: Graph, bands: int) -> str:
     x = g.op("MatMul", [g.weight("mel_filters", filters), x], "mel_power")
     x = g.op("Log", [g.op("Max", [x, constant("floor", 1e-10)], "mel_floored")], "mel_nats")
     x = g.op("Mul", [x, constant("decades_per_nat", 1.0 / np.log(10.0))], "mel_decades")
-    loudest = g.op("ReduceMax", [x], "loudest", keepdims=1)
+    # TopK, because ONNX Runtime's CUDA provider has no ReduceMax of this opset and would leave the GPU for it
+    g.op("TopK", [x, g.ints(1)], ["loudest_of_band", "loudest_frame"], axis=-1)
+    bands_row = g.op("Reshape", ["loudest_of_band", g.ints(1, 1, bands)], "bands_row")
+    loudest = g.op("TopK", [bands_row, g.ints(1)], ["loudest", "loudest_band"], axis=-1)
     x = g.op("Max", [x, g.op("Sub", [loudest, constant("range", 8.0)], "clamp")], "mel_clamped")
     x = g.op("Mul", [g.op("Add", [x, constant("shift", 4.0)], "mel_shifted"), constant("scale", 0.25)], "mel")
     return x if g.real is np.float32 else g.op("Cast", [x], "mel_real", to=g.onnx_real)
