@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 DEMO := en01 en05 en12 en15 en18 en17 zh01 zh03 zh13 zh15 zh16
 
-.PHONY: demo test lint bench gpu-check clean
+.PHONY: demo test lint bench gpu-check gpu-bench clean
 
 demo: $(VENV)/.demo ## fetch, build, and play recorded commands through the whole chain
 	@echo "== weights: fetched once (about 1 GB, sha256-checked), built once; both are kept in the model cache"
@@ -23,6 +23,13 @@ bench: $(VENV)/.bench ## the benchmarks that need no GPU, beside their peers (ab
 
 gpu-check: ## on a machine with an NVIDIA GPU: lanes, gate and kernels; says pass or fail
 	$(PYTHON) -m benchmarks.gpu_check
+
+gpu-bench: ## on a machine with an NVIDIA GPU and built models: engines, whole turns, isolation, the ONNX Runtime peer
+	@mkdir -p out/gpu
+	$(PYTHON) -m benchmarks.gpu_engine --out out/gpu/engine.json
+	$(PYTHON) -m benchmarks.gpu_turn --compare-cpu --out out/gpu/turn.json
+	$(PYTHON) -m benchmarks.isolation_engine --device cuda --out out/gpu/isolation-engine.json
+	$(PYTHON) -m benchmarks.gpu_ort --out out/gpu/ort.json
 
 lint: $(VENV)/.test ## style and types
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -137,9 +137,16 @@ def run_case(case: Case, idle_ms: tuple[float, float], alone: float | None, whol
 
 
 def measure(
-    cases: list[Case], idle_ms: tuple[float, float], seconds: float, progress: bool = True
+    cases: Iterable[Case],
+    idle_ms: tuple[float, float],
+    seconds: float,
+    progress: bool = True,
+    each: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> list[dict[str, Any]]:
-    """Every case in order; the first is navigation alone on the whole device, the first of each load its reference."""
+    """Every case in order; the first is navigation alone on the whole device, the first of each load its reference.
+
+    each: given every row as it is measured.
+    """
     rows: list[dict[str, Any]] = []
     alone: dict[int, float] = {}
     whole: dict[str, float] = {}
@@ -155,6 +162,7 @@ def measure(
         rows.append(row)
         row["ratio_p99"] = row["p99_ms"] / rows[0]["p99_ms"]
         row["ratio_p50"] = row["p50_ms"] / rows[0]["p50_ms"]
+        each(row)
         if progress:
             print(line(row), file=sys.stderr, flush=True)
     return rows
