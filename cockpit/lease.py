@@ -90,6 +90,7 @@ class Dispatcher:
         self._lock = threading.Lock()
         self._granted = tuple(threading.Event() for _ in arbiter.queues.requests)
         self._told = 0
+        self._nudged = 0
 
     @contextmanager
     def lease(
@@ -121,6 +122,7 @@ class Dispatcher:
             yield lease
         finally:
             with self._lock:
+                self._nudged &= ~(1 << request.task)
                 self.arbiter.finish(request, self._clock_ns(), lease.take_pending())
                 self._pump()
 
@@ -139,6 +141,9 @@ class Dispatcher:
         while True:
             with self._lock:
                 action = self.arbiter.report(request, self._clock_ns(), new_tokens)
+                if self._nudged:
+                    self._nudged &= ~(1 << request.task)
+                    self._sync_gates()
                 if action == RELEASE:
                     self._granted[request.slot].clear()
                     self.arbiter.requeue(request, self._clock_ns())
@@ -161,23 +166,25 @@ class Dispatcher:
                 return True
 
     def _pump(self) -> None:
-        """Start what can start, then bring the gates in step with `yield_bits`. The lock is held."""
+        """Start what can start, then bring the gates in step. The lock is held."""
         now_ns = self._clock_ns()
         while (chosen := self.arbiter.decide(now_ns)) is not None:
             self._granted[chosen.slot].set()
         self._sync_gates()
 
     def _sync_gates(self) -> None:
-        changed = self._told ^ self.arbiter.yield_bits
+        """Closed: who must yield, and who must report once because its session is to go."""
+        closed = self.arbiter.yield_bits | self._nudged
+        changed = self._told ^ closed
         if not changed:
             return
         for task, gate in enumerate(self.gates):
             if changed >> task & 1:
-                if self.arbiter.yield_bits >> task & 1:
+                if closed >> task & 1:
                     gate.close()
                 else:
                     gate.open()
-        self._told = self.arbiter.yield_bits
+        self._told = closed
 
     def tick(self) -> None:
         """Age out, time out, recover. Waiting threads call it themselves; a housekeeping thread may too."""
@@ -206,6 +213,9 @@ class Dispatcher:
         """ "evicted", "at its next boundary" or "unknown"."""
         with self._lock:
             answer = self.arbiter.evict(session, self._clock_ns())
+            held = self.arbiter.table.sessions.get(session)
+            if held is not None and self.arbiter.running_bits >> held.task & 1:
+                self._nudged |= 1 << held.task
             self._pump()
             return answer
 

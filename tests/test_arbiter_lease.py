@@ -138,6 +138,21 @@ def test_a_lease_carries_the_arms_chunk_and_draft() -> None:
         assert (lease.prefill_chunk_tokens, lease.draft_tokens) == (64, 3)
 
 
+def test_an_eviction_acts_at_the_very_next_boundary_and_leaves_the_gate_open() -> None:
+    dispatcher = dispatcher_of()
+    with dispatcher.lease("dialogue_task", session="s", kv_bytes=1) as lease:
+        assert lease.boundary(1)
+        assert lease.boundary(1)
+        assert dispatcher.evict("s") == "at its next boundary"
+        assert not lease.boundary(1)
+        assert not lease.gate.closed
+    with dispatcher.lease("dialogue_task", session="s", kv_bytes=1):
+        dispatcher.evict("s")
+    with dispatcher.lease("dialogue_task", session="t", kv_bytes=1) as lease:
+        assert not lease.gate.closed, "ended before it could report"
+        assert lease.boundary(0)
+
+
 def test_an_error_in_the_body_gives_the_lane_back() -> None:
     dispatcher = dispatcher_of()
     with pytest.raises(ZeroDivisionError), dispatcher.lease("dialogue_task"):

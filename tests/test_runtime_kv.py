@@ -146,8 +146,7 @@ def test_a_session_evicted_while_it_runs_stops_at_a_boundary(car: Car) -> None:
         steps.at_prefill()
         assert "next boundary" in car.ctl("evict", "chat-en")
         assert session.cached > 0
-        for _ in range(20):
-            steps.at_token()
+        steps.at_token()
         assert "evicted" in car.work.stopped
     assert session.cached == 0
     assert car.status()["memory"]["evictions"] == evictions + 1

@@ -1,4 +1,7 @@
-"""Host-device copies in chunks, the most urgent task's first: a long copy delays an urgent one by one chunk at most."""
+"""Host-device copies in chunks, the most urgent task's first: a long copy delays an urgent one by one chunk at most.
+
+No engine hands it anything yet: at run time only PCM and tokens cross the bus (docs/arbiter.md).
+"""
 
 from __future__ import annotations
 
