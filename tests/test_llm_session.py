@@ -144,7 +144,7 @@ def test_long_use_takes_no_memory(smollm2: CausalLM) -> None:
 def test_kv_is_written_in_place(smollm2: CausalLM) -> None:
     """ONNX Runtime must use the bound buffers, not copies of them."""
     session = smollm2.open_session()
-    buffers = session.cache.buffers
+    buffers = session.body.cache.buffers
     before = {name: value.data_ptr() for name, value in buffers.items()}
     session.set_tokens(prompt(smollm2)[:9])
     for name, value in buffers.items():

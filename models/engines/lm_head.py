@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
@@ -38,12 +40,17 @@ class LmHead:
             mode = MODE_FEW if allowed.size <= FEW_LIMIT else MODE_MANY
         return int(self._run(hidden, mode, allowed)[0][-1, 0])
 
+    def best_rows(self, hidden: F32) -> Ids:
+        """The arg-max token of every row, (R,)."""
+        return np.concatenate([self._run(hidden[i], MODE_PLAIN, NO_IDS)[0][:, 0] for i in _slices(len(hidden))])
+
     def top(self, hidden: F32) -> tuple[Ids, F32]:
         """The shortlist (R, K), best first, with exact logits."""
         return self._run(hidden, MODE_PLAIN, NO_IDS)
 
-    def log_probabilities(self, hidden: F32, targets: Ids) -> F32:
-        """Log-probability (R,) of `targets` (R,) over the whole vocabulary, nats."""
+    def log_probabilities(self, parts: Sequence[F32], targets: Ids) -> F32:
+        """Log-probability (R,) of `targets` (R,) over the whole vocabulary, nats. parts: their R rows, in order."""
+        hidden = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return np.concatenate([self._run(hidden[i], MODE_SCORE, targets[i])[1][:, 0] for i in _slices(len(hidden))])
 
     def logits(self, hidden: F32) -> F32:

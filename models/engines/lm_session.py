@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import count
+from typing import Any, Protocol
+from weakref import finalize
 
 import numpy as np
-import onnxruntime as ort
 
 from models.engines.base import TokenConstraint
-from models.engines.lm_head import F32, LmHead
+from models.engines.lm_draft import propose
+from models.engines.lm_head import F32, Ids
 from models.errors import InputError
 
+Hidden = Any
+"""What a body hands to its head: float32 (R, hidden) on the CPU, a place in device memory elsewhere."""
 _NUMBERS = count(1)
 DEFAULT_CHUNK = 256
 """Tokens per prefill run: the longest the engine computes before it asks whether to yield or stop."""
@@ -25,28 +29,44 @@ def _no_boundary() -> None:
     return None
 
 
-class KvCache:
-    """Keys and values of every layer, (1, kv_heads, capacity, head_dim) float32, bound as past and present at once."""
+class Body(Protocol):
+    """The decoder for one text: the weights it shares with others and a KV cache of its own."""
 
-    def __init__(self, buffers: dict[str, ort.OrtValue], capacity: int) -> None:
-        self.buffers = buffers
-        self.capacity = capacity
+    capacity: int
+    """Tokens that fit in the cache."""
+    kv_bytes: int
 
-    @classmethod
-    def allocate(cls, layers: int, kv_heads: int, head_dim: int, capacity: int) -> KvCache:
-        shape = (1, kv_heads, capacity, head_dim)
-        names = [f"{part}.{layer}" for layer in range(layers) for part in ("key", "value")]
-        return cls({name: ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32)) for name in names}, capacity)
+    def run(self, tokens: list[int], position: int, *, every_row: bool) -> Hidden:
+        """Compute `tokens`, the first of them at `position`; everything before it is in the cache already.
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(value.tensor_size_in_bytes() for value in self.buffers.values())
+        Returns the hidden states of every token or of the last. On a device they stay valid until the next run with
+        the same `every_row`.
+        """
+        ...
 
-    def bind(self, binding: ort.IOBinding) -> None:
-        """Past and present share one buffer: the graph writes new rows in place and copies nothing."""
-        for name, value in self.buffers.items():
-            binding.bind_ortvalue_input(f"past_{name}", value)
-            binding.bind_ortvalue_output(f"present_{name}", value)
+    def close(self) -> None:
+        """Give the cache back; no run may follow."""
+        ...
+
+
+class Head(Protocol):
+    """From hidden states to tokens. Leaves them as they were."""
+
+    def best(self, hidden: Hidden, allowed: Ids | None = None) -> int:
+        """The arg-max token of the last row, among `allowed` (int64, not empty) when given."""
+        ...
+
+    def best_rows(self, hidden: Hidden) -> Ids:
+        """The arg-max token of every row, int64 (R,)."""
+        ...
+
+    def log_probabilities(self, parts: Sequence[Hidden], targets: Ids) -> F32:
+        """Log-probability float32 (R,) of `targets` int64 (R,), nats. parts: their R rows, in order."""
+        ...
+
+    def logits(self, hidden: Hidden) -> F32:
+        """All logits float32 (R, vocab): for measuring quality only; they are large."""
+        ...
 
 
 class LmSession:
@@ -54,27 +74,24 @@ class LmSession:
 
     Invariant: the cache holds keys and values of the first `cached` of `tokens`; rewinding only lowers that number.
 
-    name: unique in the process. draft_tokens: how many tokens to draft ahead of each verified step.
+    name: unique in the process. draft_tokens: how many tokens `generate` may guess ahead and verify in one run;
+    `drafted` and `accepted` count them.
     """
 
-    def __init__(self, body: ort.InferenceSession, head: LmHead, cache: KvCache, stop_ids: frozenset[int]) -> None:
+    def __init__(self, body: Body, head: Head, stop_ids: frozenset[int]) -> None:
         self.name = f"text-{next(_NUMBERS)}"
         self.draft_tokens = 0
-        self._body = body
+        self.drafted = 0
+        self.accepted = 0
+        self.body = body
         self._head = head
-        self.cache = cache
         self._stop_ids = stop_ids
-        self._binding = body.io_binding()
-        cache.bind(self._binding)
-        self._length = np.zeros(1, np.int32)
-        self._last = np.zeros(1, np.int32)
-        width = body.get_outputs()[0].shape[1]
-        self._row = ort.OrtValue.ortvalue_from_numpy(np.zeros((1, width), np.float32))
-        self._binding.bind_cpu_input("total_len", self._length)
-        self._binding.bind_cpu_input("seqlens_k", self._last)
         self._tokens: list[int] = []
         self._cached = 0
-        self._hidden: F32 | None = None
+        self._hidden: Hidden | None = None
+        self._release = finalize(self, body.close)
+        """Gives the cache back once: when the session is closed, else when nobody holds it any more."""
+        self._release.atexit = False
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -89,16 +106,21 @@ class LmSession:
     @property
     def capacity(self) -> int:
         """Tokens that fit."""
-        return self.cache.capacity
+        return self.body.capacity
 
     @property
     def kv_bytes(self) -> int:
         """Memory of the whole cache."""
-        return self.cache.size_bytes
+        return self.body.kv_bytes
 
     def forget(self) -> None:
         """Drop what is cached: the text stays and is computed anew when it is next needed."""
         self._cached, self._hidden = 0, None
+
+    def close(self) -> None:
+        """Give the cache back; the session may not be used any more. Safe to call twice."""
+        self.forget()
+        self._release()
 
     def set_tokens(
         self,
@@ -153,7 +175,8 @@ class LmSession:
         constraint, a full cache or `cancelled`. Every token yielded is part of `tokens` already.
 
         Tokens a constraint forces are appended without a decision each and computed together in one run.
-        `at_boundary` is called before every run of the model and may block: that is where a task yields.
+        `at_boundary` is called before every run of the model and may block: that is where a task yields. Without a
+        constraint, `draft_tokens` let one run yield several tokens, the same ones as without.
         """
         room = min(max_new_tokens, self.capacity - len(self._tokens))
         while room > 0 and not cancelled():
@@ -171,6 +194,13 @@ class LmSession:
                             return
                         yield token
                     continue
+            elif self.draft_tokens:
+                made = yield from self._drafted(room, cancelled, at_boundary)
+                if made is None:
+                    return
+                if made:
+                    room -= made
+                    continue
             self._flush(DEFAULT_CHUNK, cancelled, at_boundary)
             if self._hidden is None:
                 return
@@ -185,6 +215,33 @@ class LmSession:
             room -= 1
             yield token
 
+    def _drafted(
+        self, room: int, cancelled: Callable[[], bool], at_boundary: Callable[[], None]
+    ) -> Generator[int, None, int | None]:
+        """Guess what follows, verify it in one run, and yield what the model says: the guesses it agrees with and the
+        token after them. Returns how many (0: nothing to guess from), or None when the text has ended.
+        """
+        if self._hidden is not None or self._cached != len(self._tokens) - 1:
+            return 0  # what comes next is known already, or more than one token is missing
+        guesses = propose(self._tokens, min(self.draft_tokens, room - 1))
+        if not guesses:
+            return 0
+        at_boundary()
+        if cancelled():
+            return None
+        said = self._head.best_rows(self._run([self._tokens[-1], *guesses], every_row=True)).tolist()
+        right = next((i for i, guess in enumerate(guesses) if said[i] != guess), len(guesses))
+        self.drafted += len(guesses)
+        self.accepted += right
+        self._cached = len(self._tokens)  # the rejected are overwritten by the next run
+        for i, token in enumerate(said[: right + 1]):
+            if token in self._stop_ids or (i and cancelled()):
+                return None
+            self._tokens.append(token)
+            self._cached += i < right
+            yield token
+        return right + 1
+
     def score(self, candidates: Sequence[Sequence[int]]) -> list[float]:
         """Total log-probability (nats) of each candidate as what comes next. The text stays as it was.
 
@@ -197,28 +254,26 @@ class LmSession:
             self._check([*self._tokens, *candidate])
             if not candidate:
                 raise InputError("a candidate without tokens cannot be scored; leave it out")
-            rows = hidden
+            parts = [hidden]
             if len(candidate) > 1:
-                rows = np.concatenate([hidden, self._run(list(candidate[:-1]), every_row=True)])
-            totals.append(float(self._head.log_probabilities(rows, np.asarray(candidate, np.int64)).sum()))
+                parts.append(self._run(list(candidate[:-1]), every_row=True))
+            totals.append(float(self._head.log_probabilities(parts, np.asarray(candidate, np.int64)).sum()))
             self._cached = kept
         return totals
 
-    def hidden(self) -> F32:
-        """Hidden state (1, hidden) of the last token: what `LmHead` takes. Raises InputError for an empty text."""
+    def hidden(self) -> Hidden:
+        """Hidden state of the last token: what the head takes. Raises InputError for an empty text."""
         self._check(self._tokens)
         self._flush(DEFAULT_CHUNK, _never, _no_boundary)
         assert self._hidden is not None
         return self._hidden
 
-    def hidden_rows(self, tokens: Sequence[int]) -> F32:
-        """Make the text `tokens` from nothing and return every position's hidden state (n, hidden): measuring only."""
+    def hidden_rows(self, tokens: Sequence[int]) -> Hidden:
+        """Make the text `tokens` from nothing and return every position's hidden state, n rows: measuring only."""
         wanted = list(tokens)
         self._check(wanted)
         self._tokens, self._cached, self._hidden = wanted, 0, None
-        rows = self._run(wanted, every_row=True)
-        self._hidden = rows[-1:]
-        return rows
+        return self._run(wanted, every_row=True)
 
     def _check(self, tokens: Sequence[int]) -> None:
         if not tokens:
@@ -241,21 +296,10 @@ class LmSession:
             if self._cached < len(self._tokens):
                 self._hidden = None
 
-    def _run(self, tokens: list[int], *, every_row: bool) -> F32:
-        """One run of the body over `tokens` placed after the cached ones. Returns hidden (R, hidden)."""
-        count = len(tokens)
-        self._length[0] = self._cached + count
-        self._last[0] = self._cached + count - 1
-        ids = np.array([tokens], np.int64)
-        rows = np.arange(count) if every_row else np.array([count - 1])
-        self._binding.bind_cpu_input("input_ids", ids)
-        self._binding.bind_cpu_input("rows", rows)
-        single = len(rows) == 1
-        if single:  # into a buffer of its own: listing a binding's outputs wraps every layer's cache anew
-            self._binding.bind_ortvalue_output("hidden", self._row)
-        else:
-            self._binding.bind_output("hidden", "cpu")
-        self._body.run_with_iobinding(self._binding)
-        self._cached += count
-        hidden: F32 = self._row.numpy().copy() if single else self._binding.get_outputs()[-1].numpy()
+    def _run(self, tokens: list[int], *, every_row: bool) -> Hidden:
+        """One run of the body over `tokens` placed after the cached ones."""
+        if not self._release.alive:
+            raise InputError(f"{self.name} is closed and its cache given back; open a new session")
+        hidden = self.body.run(tokens, self._cached, every_row=every_row)
+        self._cached += len(tokens)
         return hidden
