@@ -50,11 +50,12 @@ class Chooser:
         self._lm = lm
         self._session = session
 
-    def warm_up(self) -> None:
+    def warm_up(self, sharer: Sharer = UNSHARED) -> None:
         """Compute the static prefix and run one choice."""
         self.choose(
             "the windows are foggy",
             [ToolCall("set_defrost", {"area": area, "on": True}) for area in ("front", "rear")],
+            sharer=sharer,
         )
 
     def choose(

@@ -160,7 +160,7 @@ class Understanding:
             reply_tokens=reply_tokens,
         )
 
-    def warm_up(self) -> None:
+    def warm_up(self, sharer: Sharer = UNSHARED) -> None:
         """Prefill every static prefix, compile every kind of grammar, fill the caches of the matcher."""
         for text, language in _WARM_UP:
             interpret(text, self.lexicon, language)
@@ -168,9 +168,9 @@ class Understanding:
         if self.lm is None:
             return
         for language, session in self.chat_sessions.items():
-            session.set_tokens(self._history_tokens(language))
+            fill(session, self._history_tokens(language), sharer.on(session))
         assert self.chooser is not None
-        self.chooser.warm_up()
+        self.chooser.warm_up(sharer)
 
     def plan(
         self,

@@ -69,16 +69,21 @@ def car(model_dir: Callable[[str], Path]) -> Iterator[Car]:
     # In float32 a text computed anew, in other chunks, goes on with the same words.
     model = CausalLM.load(model_dir("smollm2-135m-instruct-f32"), context_tokens=640)
     understanding = Understanding.create(lm=model, reply_tokens=40)
-    understanding.warm_up()
     with tempfile.TemporaryDirectory(prefix="o3") as folder:  # a socket's path must be short
         planned = MemoryPlan((kv_arena(4, understanding.chat_sessions["en"].kv_bytes),), 85.0, 1 << 34)
         arbitration = open_shared(SharingPlan(config, Path(folder) / "o3.sock", memory=planned), "cpu")
         made = share(arbitration, model)
+        with made.work.block(bool):
+            understanding.warm_up(made.work)
         yield Car(made, understanding, Path(folder) / "o3.sock")
         made.close()
 
 
 def test_chats_and_choices_are_booked_by_name_and_size(car: Car) -> None:
+    status = car.status()
+    by_name = {item["session"]: item for item in status["eviction_candidates"]}
+    assert set(by_name) == {"chat-en", "chat-zh", "choose"}, "from their warm-up on"
+    assert not car.work.stopped
     car.chat()
     chooser = car.understanding.chooser
     assert chooser is not None
@@ -87,19 +92,19 @@ def test_chats_and_choices_are_booked_by_name_and_size(car: Car) -> None:
         assert chooser.choose("the windows are foggy", calls, sharer=car.work).call in calls
     status = car.status()
     by_name = {item["session"]: item for item in status["eviction_candidates"]}
-    assert set(by_name) == {"chat-en", "choose"}
+    assert by_name["chat-en"]["uses"] == by_name["choose"]["uses"] == 2
     session = car.understanding.chat_sessions["en"]
     assert session.kv_bytes > 1 << 20
     assert by_name["chat-en"]["bytes"] >= session.kv_bytes
-    assert by_name["chat-en"]["rank"] == 0
+    assert by_name["chat-zh"]["rank"] == 0
     assert "fewer than K" in by_name["chat-en"]["reason"]
     assert by_name["chat-en"]["age_s"] > 0
     assert not by_name["chat-en"]["running"]
     dialogue = next(task for task in status["tasks"] if task["name"] == DIALOGUE)
-    assert dialogue["held_mb"] == pytest.approx(2 * by_name["chat-en"]["bytes"] / 2**20)
+    assert dialogue["held_mb"] == pytest.approx(3 * by_name["chat-en"]["bytes"] / 2**20)
     shown = car.ctl("status", "--verbose")
     assert "chat-en" in shown
-    assert "2 sessions" in shown
+    assert "3 sessions" in shown
 
 
 def test_the_memory_plan_is_shown(car: Car) -> None:
