@@ -306,10 +306,11 @@ class Simulator:
         request = running.request
         tokens = 0
         if task == DIALOGUE:
-            # Only the decode part counts for the token floor.
+            # Only the decode part counts for the token floor; before it comes the first token, which judges a stream.
             tokens = request.tokens
             busy_ns = int(tokens * self.machine.token_ms[0] * MS)
             request.reported_ns = max(request.reported_ns, now_ns - busy_ns)
+            request.first_token_ns = max(request.started_ns, now_ns - busy_ns)
         latency_ns = now_ns - request.submitted_ns
         self._recent[task].add(latency_ns)
         epoch = self.arbiter.policy.epoch
