@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from benchmarks.gemma_reference import F32, GemmaReference, KernelFolder
 from cockpit.device.cuda import CudaDevice
-from cockpit.device.cuda_checkpoint import Checkpoint, load_checkpoint
+from cockpit.device.cuda_checkpoint import Checkpoint, load_checkpoint, load_kernels, wanted_kernels
 from cockpit.device.cuda_decode import (
     DecodeKernels,
     DecodeSession,
@@ -21,6 +22,7 @@ from cockpit.device.cuda_decode import (
     tuned,
 )
 from cockpit.device.cuda_driver import BoundDriver
+from cockpit.device.cuda_kernels import KernelStore, nvrtc_version
 from models.errors import StartupError
 
 MODEL = "gemma-3-270m-kernels"
@@ -124,7 +126,11 @@ def check_checkpoint(device: CudaDevice, driver: BoundDriver, folder: Path, gguf
     lanes = ("navigation:1", "dialogue:2")
     loaded = load_checkpoint(driver, folder, device.lanes[lanes[0]].stream, CAPACITY)
     shape, format = loaded.weights.shape, loaded.weights.format
-    kernels = build_decode_kernels(driver, device.facts.capability, shape, format, tuned(shape, format))
+    with tempfile.TemporaryDirectory() as cache:  # compiled to disk and loaded from there, as a serving process does
+        store = KernelStore(Path(cache))
+        for wanted in wanted_kernels([folder]):
+            store.build(wanted, device.facts, nvrtc_version())
+        kernels = load_kernels(driver, device.facts, store, loaded.weights)
     judging, source = reference(folder, gguf)
     result: dict[str, Any] = {"ok": True, "reference": source, "format": format, "epsilon": EPSILON[format]}
     sessions = {name: _open(driver, device, name, kernels, loaded) for name in lanes}

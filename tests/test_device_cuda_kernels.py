@@ -17,15 +17,18 @@ import torch
 
 from benchmarks.gemma_reference import GemmaReference, KernelFolder
 from benchmarks.gpu_checkpoint import GGUF, SENTENCES, continue_text, judge, prompts
-from cockpit.device.cuda_checkpoint import load_checkpoint
+from cockpit.device.cuda_checkpoint import load_checkpoint, load_kernels, wanted_kernels
 from cockpit.device.cuda_decode import (
     DecodeKernels,
     DecodeSession,
     DecodeShape,
     DecodeTuning,
+    DecodeWeights,
     Format,
+    MatrixAddress,
     decode_defines,
     decode_source,
+    tuned,
 )
 from cockpit.device.cuda_driver import BoundDriver, DeviceFacts
 from cockpit.device.cuda_kernels import LANE, KernelStore
@@ -223,6 +226,37 @@ def test_cubin_is_built_once_and_found_by_capability(tmp_path: Path) -> None:
             store.load(source, other)
     with pytest.raises(ModelMissing, match=r"decode\.cu"):
         store.load(decode_source(DecodeShape(), "bf16", DecodeTuning()), HOPPER)
+
+
+def test_what_a_built_model_needs_is_what_loading_asks_for(small: Path, tmp_path: Path) -> None:
+    build_kernel_weights(small, tmp_path / "small")
+    lanes, decode = wanted_kernels([tmp_path / "small"])
+    shape = KernelFolder(tmp_path / "small").shape
+    assert (lanes, decode) == (LANE, decode_source(shape, "fp16", tuned(shape, "fp16")))
+    driver, store = LoadingDriver(), KernelStore(tmp_path, lambda *_: b"cubin")
+    weights = DecodeWeights(shape, "fp16", (), MatrixAddress(0, 0, 0), 0, 0, 0, 8)
+    with pytest.raises(ModelMissing, match="cockpit kernels build"):
+        load_kernels(cast(BoundDriver, driver), HOPPER, store, weights)
+    store.build(decode, HOPPER, "13.0")
+    loaded = load_kernels(cast(BoundDriver, driver), HOPPER, store, weights)
+    assert loaded.functions == {name: (b"cubin", name) for name in NAMES}
+    assert driver.shared["down"] >= 4 * shape.ffn
+
+
+class LoadingDriver:
+    """Notes what is loaded and how much shared memory each kernel may have."""
+
+    def __init__(self) -> None:
+        self.shared: dict[str, int] = {}
+
+    def library(self, image: bytes) -> bytes:
+        return image
+
+    def kernel(self, library: bytes, name: str) -> tuple[bytes, str]:
+        return library, name
+
+    def allow_shared(self, kernel: tuple[bytes, str], size_bytes: int) -> None:
+        self.shared[kernel[1]] = size_bytes
 
 
 def test_cubin_of_another_driver_or_nvrtc_is_built_anew(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("listen", "cockpit.cli.talk:listen", "Listen to the microphone and answer through the speaker."),
     Command("ask", "cockpit.cli.talk:ask", "Answer one line of text."),
     Command("models", "cockpit.cli.models:app", "Fetch, list, build and verify model weights.", group=True),
+    Command("kernels", "cockpit.cli.kernels:app", "Compile the GPU kernels for the device here.", group=True),
     Command("profile", "cockpit.cli.profile:app", "Check, show and compare profiles.", group=True),
     Command("doctor", "cockpit.cli.doctor:doctor", "Say what is missing here and the command that mends it."),
 )

@@ -6,14 +6,25 @@ Any number of sessions, in any lanes, decode from one loaded checkpoint; each ha
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cockpit.device.cuda_decode import DecodeShape, DecodeWeights, LayerAddresses, MatrixAddress
-from cockpit.device.cuda_driver import BoundDriver
+from cockpit.device.cuda_decode import (
+    DecodeKernels,
+    DecodeShape,
+    DecodeWeights,
+    LayerAddresses,
+    MatrixAddress,
+    decode_source,
+    load_decode_kernels,
+    tuned,
+)
+from cockpit.device.cuda_driver import BoundDriver, DeviceFacts
+from cockpit.device.cuda_kernels import LANE, KernelSource, KernelStore
 from models.errors import InputError, ModelMissing
 
 HEAD_DIM = 256
@@ -72,6 +83,21 @@ def load_checkpoint(driver: BoundDriver, folder: Path, stream: int, positions: i
         raise
     weights = _weights(said, shape, base, (addresses[1], addresses[2]), positions)
     return Checkpoint(weights, said["bos_id"], frozenset(said["stop_ids"]), size, driver, tuple(addresses))
+
+
+def wanted_kernels(folders: Iterable[Path]) -> list[KernelSource]:
+    """What must be compiled to serve the models in `folders`: the lanes' kernels, and theirs."""
+    said = [json.loads((folder / "kernels.json").read_text(encoding="utf-8")) for folder in folders]
+    shapes = [(DecodeShape(**one["shape"]), one["format"]) for one in said]
+    return [LANE, *(decode_source(shape, format, tuned(shape, format)) for shape, format in shapes)]
+
+
+def load_kernels(driver: BoundDriver, facts: DeviceFacts, store: KernelStore, weights: DecodeWeights) -> DecodeKernels:
+    """The compiled kernels of a loaded model. Raises ModelMissing or FingerprintMismatch: `cockpit kernels build`."""
+    shape, format = weights.shape, weights.format
+    tuning = tuned(shape, format)
+    image = store.load(decode_source(shape, format, tuning), facts)
+    return load_decode_kernels(driver, image, shape, format, tuning)
 
 
 def _weights(

@@ -1,0 +1,30 @@
+"""`cockpit kernels`: compile the GPU kernels for the device here, so that serving needs no compiler."""
+
+from __future__ import annotations
+
+import typer
+
+from cockpit.cli.output import JsonFlag, print_json
+from cockpit.device.cuda_checkpoint import wanted_kernels
+from cockpit.device.cuda_driver import BoundDriver
+from cockpit.device.cuda_kernels import KernelStore, nvrtc_version
+from models.store import Store
+
+app = typer.Typer(help="Compile the GPU kernels for the device here.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command()
+def build(json: JsonFlag = False) -> None:
+    """Compile for GPU 0: the lanes' kernels, and the decode kernels of every built model that has weights for them."""
+    models = Store.open()
+    facts = BoundDriver().open(0)
+    kernels, nvrtc = KernelStore(models.root), nvrtc_version()
+    rule = "models.build.llm_kernels:build_kernel_weights"
+    named = [entry.name for entry in models.registry.models if entry.build and entry.build.builder == rule]
+    built = [models.built(name) for name in named if models.is_built(name)]
+    paths = [kernels.build(source, facts, nvrtc) for source in wanted_kernels(built)]
+    if json:
+        print_json({"device": facts.name, "capability": facts.capability, "nvrtc": nvrtc, "kernels": paths})
+    else:
+        for path in paths:
+            print(path)
