@@ -126,23 +126,23 @@ def _encode(engine: WhisperEngine, samples: Audio, bench: Bench) -> None:
 
 
 def _median(rows: Sequence[dict[str, Any]], key: str) -> float:
-    return statistics.median(row[key] for row in rows)
+    return float(statistics.median(row[key] for row in rows))
 
 
 # --- language model --------------------------------------------------------------------------------------------------
 def load_lm(folder: Path, placements: dict[str, Placement]) -> CausalLM:
-    return CausalLM.load(folder, placements=placements, context_tokens=CONTEXT_TOKENS)
+    """The model on a device, warm, with room for three texts."""
+    lm = CausalLM.load(folder, placements=placements, context_tokens=CONTEXT_TOKENS, slots=3)
+    lm.warm_up()
+    return lm
 
 
 def llm(bench: Bench, where: Where, threads: int, report: Report, references: Sequence[str]) -> dict[str, Any]:
     lane = bench.lanes[0]
     captured, plain = Watched(bench.place(lane)), Watched(bench.place(lane), capture=False)
     ours = load_lm(where(bench.models["llm"]), {lane: captured})
-    ours.warm_up()
     out: dict[str, Any] = {"elsewhere": captured.elsewhere(), "captured": _llm_times(ours, report, "captured graph")}
-    uncaptured = load_lm(where(bench.models["llm"]), {lane: plain})
-    uncaptured.warm_up()
-    out["without_graph"] = _llm_times(uncaptured, report, "no graph")
+    out["without_graph"] = _llm_times(load_lm(where(bench.models["llm"]), {lane: plain}), report, "no graph")
     for name in references:
         theirs = CausalLM.load(where(name), threads=threads, context_tokens=CONTEXT_TOKENS)
         theirs.warm_up()
@@ -177,6 +177,7 @@ def _llm_times(lm: CausalLM, report: Report, name: str) -> dict[str, Any]:
         began = time.perf_counter()
         count = sum(1 for _ in steps)
         times.append((time.perf_counter() - began) * 1e3 / max(1, count))
+    session.close()
     result = {"ttft_ms": ttft, "decode_ms_per_token": statistics.median(times[1:]), "decoded": count}
     report.say(f"llm {name}: ttft {ttft}, decode {result['decode_ms_per_token']:.2f} ms/token")
     return result
@@ -194,6 +195,8 @@ def _agreement(ours: CausalLM, theirs: CausalLM, report: Report, name: str) -> d
             picked = _greedy(mine, [*text, *answer[:index]], 1)
             equal += picked == [token]
             total += 1
+    mine.close()
+    other.close()
     report.say(f"llm beside {name}: {equal} of {total} tokens equal, {same} of {len(PROMPTS)} whole answers")
     return {
         "tokens": total,
@@ -216,7 +219,7 @@ def tts(bench: Bench, where: Where, threads: int, report: Report, espeak: Path) 
         place = Watched(bench.place(bench.lanes[0]))
         ours = PiperVoice.load(where(bench.models["tts"]), placement=place, phonemizer=worker, scales=STILL)
         theirs = PiperVoice.load(where(ON_CPU["tts"]), threads=threads, phonemizer=worker, scales=STILL)
-        rows = []
+        rows: list[dict[str, Any]] = []
         for text in CLAUSES:
             for voice in (ours, theirs):
                 list(voice.synthesise(text))
@@ -264,9 +267,7 @@ def memory(bench: Bench, where: Where, report: Report) -> dict[str, Any]:
     kept: list[Any] = []
     used = [bench.used_bytes()]
     for count in (1, 2):
-        lm = load_lm(folder, {lane: Watched(bench.place(lane)) for lane in bench.lanes[:count]})
-        lm.warm_up()
-        kept.append(lm)
+        kept.append(load_lm(folder, {lane: Watched(bench.place(lane)) for lane in bench.lanes[:count]}))
         bench.settle()
         used.append(bench.used_bytes())
         report.say(f"memory: {count} lanes: {(used[-1] - used[-2]) / 1e6:.0f} MB")

@@ -2,13 +2,20 @@
 
 genai loads weights from files alone. Each layer's weights are tensors of their own on the device, so a token moves as
 many bytes as with 34 different layers, while the file holds one layer and the embedding (1.6 GB instead of 7.8 GB).
+It runs in a process of its own: it brings a second ONNX Runtime, and two of them cannot share the CUDA provider.
+
+    python -m benchmarks.gpu_ort_genai CONTEXT TOKENS ROUNDS
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -181,3 +188,38 @@ def _decode(
         del generator, params
     how = f"onnxruntime-genai {og.__version__}, wall time with its choice of the token"
     return {"how": how, "ms_per_token": statistics.median(times[1:]), "rounds_ms": times}
+
+
+def genai_apart(context: int, tokens: int, rounds: int, limit_s: float) -> dict[str, Any]:
+    """`genai_decode` of the default shape in a child process. Raises RuntimeError with the last lines it said."""
+    command = [sys.executable, "-m", "benchmarks.gpu_ort_genai", *map(str, (context, tokens, rounds))]
+    paths = [*_library_folders(), os.environ.get("LD_LIBRARY_PATH", "")]
+    environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(path for path in paths if path)}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"not done within {limit_s:.0f} s") from error
+    sys.stderr.write(done.stderr)
+    if done.returncode:
+        raise RuntimeError("; ".join(done.stderr.strip().splitlines()[-3:]) or f"exit code {done.returncode}")
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row
+
+
+def _library_folders() -> list[str]:
+    """Where pip puts CUDA's libraries."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec is not None else []
+    return [str(folder) for root in roots for folder in sorted(root.glob("*/lib"))]
+
+
+def main() -> None:
+    def say(text: str) -> None:
+        sys.stderr.write(text + "\n")
+
+    context, tokens, rounds = map(int, sys.argv[1:4])
+    print(json.dumps(genai_decode(DecodeShape(), context, tokens, rounds, say)))
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.isolation import Case, measure, reach, table
-from benchmarks.placed import ON_CPU, ON_CUDA, model_folder
+from benchmarks.placed import ON_CPU, ON_CUDA, Watched, model_folder
 from benchmarks.progress import Report, head
 from cockpit.arbiter.config import ArbiterConfig, parse
 from cockpit.arbitration import Arbitration, open_arbitration
@@ -118,7 +118,7 @@ class Dialogue:
     def end(self) -> None:
         self._steps.close()
 
-    def _turns(self) -> Iterator[float]:
+    def _turns(self) -> Generator[float, None, None]:
         while True:
             with self._leasing() as lease:
                 yield from self._one(lease)
@@ -232,7 +232,9 @@ def cases_of(models: Models, arbitration: Arbitration, size: Size, tokens: int) 
     """Four cases and the name of the one that is the product's answer."""
     lane = models.navigation_lane
     text = lane.tokenizer.encode(FILLER * 200)
-    worth = worth_of(models.dialogue_whole.open_session(), text, size)
+    session = models.dialogue_whole.open_session()
+    worth = worth_of(session, text, size)
+    session.close()
     whole = Navigation(models.navigation_whole, unleased, tokens)
     leased = Navigation(lane, leasing(arbitration, NAVIGATION), tokens)
     free = Dialogue(models.dialogue_whole, unleased, size, worth)
@@ -282,6 +284,7 @@ def on_cuda(folder: Path, size: Size) -> Iterator[tuple[Models, Arbitration]]:
     assert isinstance(device, CudaDevice)
     driver: Any = device.driver
     engines = CudaEngines(device)
+    weights: dict[Path, dict[str, Any]] = {}
     widest = {task: f"{task}:2" for task in (NAVIGATION, DIALOGUE)}
 
     def whole_gpu(urgent: bool) -> Placement:
@@ -292,7 +295,9 @@ def on_cuda(folder: Path, size: Size) -> Iterator[tuple[Models, Arbitration]]:
         return CudaPlacement(engines, "whole", stream, settings, engines.pinned(STAGING_BYTES))
 
     def load(name: str, placement: Placement) -> CausalLM:
-        lm = CausalLM.load(folder, placements={name: placement}, context_tokens=size.context)
+        lm = CausalLM.load(
+            folder, placements={name: Watched(placement, weights=weights)}, context_tokens=size.context, slots=2
+        )
         lm.warm_up()
         return lm
 

@@ -17,13 +17,23 @@ from models.store import Store
 
 
 class Watched:
-    """A placement that hands on to `inner` and remembers what was opened. capture False: no device graphs."""
+    """A placement that hands on to `inner` and remembers what was opened.
 
-    def __init__(self, inner: Placement, *, capture: bool = True) -> None:
+    capture False: no device graphs. weights: where the weights of a folder are kept for other models of one device.
+    """
+
+    def __init__(
+        self,
+        inner: Placement,
+        *,
+        capture: bool = True,
+        weights: dict[Path, dict[str, ort.OrtValue]] | None = None,
+    ) -> None:
         self.inner = inner
         self.device = inner.device
         self.opened: dict[str, Session] = {}
         self._capture = capture
+        self._weights = weights
 
     def open(self, graph: Path, *, weights: Mapping[str, ort.OrtValue] | None = None, capture: bool = False) -> Session:
         session = self.inner.open(graph, weights=weights, capture=capture and self._capture)
@@ -31,7 +41,11 @@ class Watched:
         return session
 
     def load_weights(self, folder: Path) -> dict[str, ort.OrtValue]:
-        return self.inner.load_weights(folder)
+        if self._weights is None:
+            return self.inner.load_weights(folder)
+        if folder not in self._weights:
+            self._weights[folder] = self.inner.load_weights(folder)
+        return self._weights[folder]
 
     def allocate(self, shape: Sequence[int], dtype: Any) -> Buffer:
         return self.inner.allocate(shape, dtype)
