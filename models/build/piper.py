@@ -14,6 +14,7 @@ from typing import Any
 from onnx import GraphProto, ModelProto, TensorProto, helper, load, save
 from onnx.utils import Extractor
 
+from models.build.convolutions import unroll_convolutions
 from models.errors import ConfigError
 
 _INPUTS = ["input", "input_lengths", "scales"]
@@ -21,10 +22,11 @@ _FIRST_VOCODER_NODE = "/dec/conv_pre/Conv"
 LATENT = "latent"
 
 
-def build_piper(onnx: Path, config_json: Path, out: Path) -> None:
+def build_piper(onnx: Path, config_json: Path, out: Path, *, any_length: bool = False) -> None:
     """Write `encoder.onnx`, `vocoder.onnx` and `voice.json` to `out`.
 
-    onnx, config_json: a single-speaker Piper voice as published. The weights stay float32. Raises ConfigError.
+    onnx, config_json: a single-speaker Piper voice as published. The weights stay float32. any_length: write the
+    encoder's convolutions as matrix products, for a GPU (see models/build/convolutions.py). Raises ConfigError.
     """
     config = json.loads(config_json.read_text(encoding="utf-8"))
     if config.get("num_speakers", 1) != 1 or config.get("phoneme_type", "espeak") != "espeak":
@@ -41,6 +43,8 @@ def build_piper(onnx: Path, config_json: Path, out: Path) -> None:
         _rename(part, boundary, LATENT)
         if name == "vocoder":
             _cut_latent(part)
+        elif any_length:
+            unroll_convolutions(part.graph)
         save(part, out / f"{name}.onnx")
     (out / "voice.json").write_text(json.dumps(_kept(config), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 

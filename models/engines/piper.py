@@ -57,11 +57,18 @@ class PiperVoice:
     """One voice. Not thread-safe."""
 
     def __init__(
-        self, placement: Placement, encoder: Session, vocoder: Session, config: PiperConfig, phonemizer: Phonemizer
+        self,
+        placement: Placement,
+        encoder: Session,
+        vocoders: tuple[Session, Session],
+        config: PiperConfig,
+        phonemizer: Phonemizer,
     ) -> None:
+        """vocoders: for the first chunk and for the others, on a CPU twice the same."""
         self._placement = placement
         self._encoder = encoder
-        self._vocoder = vocoder
+        self._vocoders = vocoders
+        self._equal_windows = placement.device != "cpu"
         self.config = config
         self._phonemizer = phonemizer
         self.sample_rate_hz = config.sample_rate_hz
@@ -87,8 +94,9 @@ class PiperVoice:
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         config = replace(PiperConfig(**raw), **(scales or {}))  # type: ignore[arg-type]
         place = placement or CpuPlacement(threads)
-        encoder, vocoder = (place.open(model_dir / f"{part}.onnx") for part in ("encoder", "vocoder"))
-        return cls(place, encoder, vocoder, config, phonemizer)
+        encoder, opening = (place.open(model_dir / f"{part}.onnx") for part in ("encoder", "vocoder"))
+        others = opening if place.device == "cpu" else place.open(model_dir / "vocoder.onnx")
+        return cls(place, encoder, (opening, others), config, phonemizer)
 
     def synthesise(self, text: str) -> Iterator[Audio]:
         """Float32 chunks in [-1, 1]: the first of about 0.28 s, the others of 0.84 s. Raises SpeechFailed."""
@@ -118,21 +126,34 @@ class PiperVoice:
 
     def vocode(self, latent: ort.OrtValue, start: int, stop: int) -> Audio:
         """Samples of latent frames [start, stop): float32 ((stop - start) * 256,), equal to those of one whole run."""
-        first, last = max(0, start - CONTEXT_FRAMES), min(latent.shape()[2], stop + CONTEXT_FRAMES)
+        first, last = self._window(latent.shape()[2], start, stop)
+        vocoder = self._vocoders[start > 0]
         size = (last - first) * SAMPLES_PER_FRAME
         if size > self._pcm.shape[0]:
             self._pcm = self._placement.allocate((size,), np.float32)
-        binding = self._vocoder.binding()
+        binding = vocoder.binding()
         binding.bind_ortvalue_input("latent", latent)
         binding.bind_cpu_input("start", np.array([first], np.int64))
         binding.bind_cpu_input("stop", np.array([last], np.int64))
         pcm = self._pcm.part(0, (1, 1, 1, size))
         pcm.bind_output(binding, "output")
-        self._vocoder.run(binding)
+        vocoder.run(binding)
         samples = self._placement.read(pcm).reshape(-1)
         cut = (start - first) * SAMPLES_PER_FRAME
         audio: Audio = np.clip(samples[cut : cut + (stop - start) * SAMPLES_PER_FRAME], -1.0, 1.0)
         return audio
+
+    def _window(self, frames: int, start: int, stop: int) -> tuple[int, int]:
+        """The latent frames to run for [start, stop).
+
+        On a GPU every convolution is planned anew when its input's size changes, which costs more than running it: so
+        each session sees one size there, with more context than needed before a clause's last chunk.
+        """
+        first, last = max(0, start - CONTEXT_FRAMES), min(frames, stop + CONTEXT_FRAMES)
+        if self._equal_windows:
+            usual = CHUNK_FRAMES + 2 * CONTEXT_FRAMES if start else FIRST_CHUNK_FRAMES + CONTEXT_FRAMES
+            first = max(0, min(first, last - usual))
+        return first, last
 
     def warm_up(self) -> None:
         """Run both graphs and the phonemizer at their usual sizes."""
