@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from cockpit.arbitration import Arbitration
-from cockpit.modelwork import ModelWork, Unshared
+from cockpit.engines import Places, places_of
+from cockpit.modelwork import ModelWork, Unshared, anywhere
 from cockpit.profile import Profile
 from cockpit.runtime import Parts, Sink
 from cockpit.sharing import Sharing, SharingPlan, open_shared, share
@@ -21,7 +22,7 @@ from models.engines.piper import PiperVoice
 from models.engines.silero import SileroVad
 from models.engines.webrtc_gate import WebRtcGate
 from models.engines.whisper import WhisperEngine
-from models.errors import ConfigError, DeviceUnavailable
+from models.errors import ConfigError
 from models.store import Store
 from pipeline.asr import AsrStage
 from pipeline.dialogue import Understanding
@@ -56,10 +57,15 @@ class Assembly:
     parts: Parts
     turn_ids: TurnIds
     espeak: EspeakWorker
+    places: Places
     sharing: Sharing | None = None
 
     def close(self) -> None:
-        """Take the control socket away, end the child process. The runtime must be stopped before."""
+        """Free the engines and the device, take the control socket away, end the child process.
+
+        The runtime must be stopped before.
+        """
+        self.places.close()
         if self.sharing is not None:
             self.sharing.close()
         self.espeak.close()
@@ -79,10 +85,6 @@ def assemble(
     Raises ModelMissing or FingerprintMismatch naming the command, DeviceUnavailable for a device that is not there,
     ConfigError for tasks without a dialogue.
     """
-    if profile.device != "cpu":
-        raise DeviceUnavailable(
-            f"device {profile.device}: the voice chain runs on the CPU so far; use a profile with `device: cpu`"
-        )
     _refuse_what_is_not_built(profile)
     folders = {name: store.built(name) for name in profile.models}
     arbitration = None if sharing is None else _timed("lanes", announce, lambda: open_shared(sharing, profile.device))
@@ -103,11 +105,12 @@ def _load(
     arbitration: Arbitration | None,
 ) -> Assembly:
     generations, turn_ids = Generations(), TurnIds()
+    places = places_of(profile, arbitration)
 
-    recogniser = _timed("asr", announce, lambda: _recogniser(profile, folders))
-    model = _timed("llm", announce, lambda: _language_model(profile, folders))
+    recogniser = _timed("asr", announce, lambda: _recogniser(profile, folders, places))
+    model = _timed("llm", announce, lambda: _language_model(profile, folders, places))
     espeak = EspeakWorker.load(folders[ESPEAK])
-    tts = _timed("tts", announce, lambda: _voices(profile, folders, espeak))
+    tts = _timed("tts", announce, lambda: _voices(profile, folders, espeak, places))
     understanding = Understanding.create(
         _vehicle(profile),
         model,
@@ -120,12 +123,14 @@ def _load(
     )
     words = hotwords if profile.asr.hotwords else None
     asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
-    shared = None if arbitration is None else _timed("warm-up", announce, lambda: share(arbitration, model))
+    on_lane = anywhere if places.llm is None else model.use
+    shared = None if arbitration is None else _timed("warm-up", announce, lambda: share(arbitration, model, on_lane))
+    places.seal()
     work: ModelWork = Unshared() if shared is None else shared.work
     on_wake = _nothing if shared is None else shared.warm_ups.at_wake
     wake = open_wake(profile.wake, folders, on_wake)
     parts = Parts(endpointer, asr, understanding, tts, sink, generations, tracer, work, wake)
-    return Assembly(parts, turn_ids, espeak, shared)
+    return Assembly(parts, turn_ids, espeak, places, shared)
 
 
 def _timed(what: str, announce: Announce, make: Callable[[], T]) -> T:
@@ -135,26 +140,32 @@ def _timed(what: str, announce: Announce, make: Callable[[], T]) -> T:
     return made
 
 
-def _recogniser(profile: Profile, folders: dict[str, Path]) -> WhisperEngine:
-    engine = WhisperEngine.load(folders[profile.asr.model], threads=profile.asr.threads)
+def _recogniser(profile: Profile, folders: dict[str, Path], places: Places) -> WhisperEngine:
+    engine = WhisperEngine.load(folders[profile.asr.model], placement=places.asr)
     engine.warm_up()
     return engine
 
 
-def _language_model(profile: Profile, folders: dict[str, Path]) -> CausalLM:
-    return CausalLM.load(
-        folders[profile.llm.model], threads=profile.llm.threads, context_tokens=profile.llm.context_tokens
+def _language_model(profile: Profile, folders: dict[str, Path], places: Places) -> CausalLM:
+    model = CausalLM.load(
+        folders[profile.llm.model],
+        threads=profile.llm.threads,
+        context_tokens=profile.llm.context_tokens,
+        placements=places.llm,
     )
+    if places.llm is not None:
+        model.warm_up()  # captures every graph, before anything urgent may run
+    return model
 
 
-def _voices(profile: Profile, folders: dict[str, Path], espeak: EspeakWorker) -> TtsStage:
+def _voices(profile: Profile, folders: dict[str, Path], espeak: EspeakWorker, places: Places) -> TtsStage:
     voices: dict[Language, Voice] = {}
     chosen: tuple[tuple[Language, str], ...] = (("en", profile.tts.en_voice), ("zh", profile.tts.zh_voice))
     for language, name in chosen:
         if name == ESPEAK:
             voices[language] = EspeakVoice(espeak, ESPEAK_VOICES[language])
         else:
-            voices[language] = PiperVoice.load(folders[name], threads=profile.tts.threads, phonemizer=espeak)
+            voices[language] = PiperVoice.load(folders[name], placement=places.tts, phonemizer=espeak)
     stage = TtsStage(voices)
     stage.warm_up()
     return stage

@@ -1,0 +1,57 @@
+"""Where each engine of the voice chain runs: cores of a CPU, or lanes of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from cockpit.arbiter.lanes import lanes_of
+from cockpit.arbitration import Arbitration
+from cockpit.profile import Profile
+from models.engines.placement import CpuPlacement, Placement
+from models.errors import ConfigError
+
+DIALOGUE = "dialogue_task"
+"""The task that the language model runs as."""
+SPEECH = "speech_task"
+"""The task whose widest lane recognition and voices run in on a GPU. They cannot yield in time, so they get clusters of
+their own; a profile without this task puts them beside the dialogue."""
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """asr, tts: one placement each. llm: one per lane that the arbiter may choose; None where it runs on any core.
+
+    seal: called once everything is loaded and warm. close: called before the device is closed.
+    """
+
+    asr: Placement
+    tts: Placement
+    llm: Mapping[str, Placement] | None = None
+    seal: Callable[[], None] = _nothing
+    close: Callable[[], None] = _nothing
+
+
+def places_of(profile: Profile, arbitration: Arbitration | None) -> Places:
+    """Raises ConfigError for a GPU without lanes, DeviceUnavailable where ONNX Runtime has no CUDA provider."""
+    if profile.device == "cpu":
+        return Places(CpuPlacement(profile.asr.threads), CpuPlacement(profile.tts.threads))
+    if arbitration is None:
+        raise ConfigError(
+            f"device {profile.device}: every engine runs in a lane; add `orchestration` and `tasks`, as in "
+            "profiles/h200.yaml"
+        )
+    from cockpit.device.cuda_engines import CudaEngines, LanedDevice
+
+    device = arbitration.device
+    assert isinstance(device, LanedDevice)
+    engines = CudaEngines(device)
+    arbiter = arbitration.dispatcher.arbiter
+    speech = lanes_of(arbiter.lanes, SPEECH) or lanes_of(arbiter.lanes, DIALOGUE)
+    name = speech[-1].name
+    llm = {lane.name: engines.placement(lane.name) for lane in lanes_of(arbiter.lanes, DIALOGUE)}
+    return Places(engines.placement(name), engines.placement(name), llm, engines.seal, engines.close)
