@@ -241,7 +241,14 @@ def main() -> int:
         from benchmarks.gpu_checkpoint import measure_checkpoint
 
         folder, context = arguments.checkpoint, arguments.context
-        report["checkpoint"] = measure_checkpoint(driver, device, stream, folder, context, bandwidth["copy"])
+        row = measure_checkpoint(driver, device, stream, folder, context, bandwidth["copy"])
+        report["checkpoint"] = row
+        if arguments.torch:
+            from benchmarks.gpu_model import checkpoint_model
+            from benchmarks.gpu_torch import torch_decode
+
+            row["torch"] = torch_decode(checkpoint_model(folder, CAPACITY), context, CAPACITY)
+            row["torch"]["share"] = row["bound_ms"] / row["torch"]["ms_per_token"]
     if arguments.json:
         print(json.dumps(report))
     else:
@@ -267,7 +274,7 @@ def table(report: dict[str, Any]) -> str:
             f"{row['bound_ms']:.3f} | {100 * row['share']:.1f} % | {error} | "
             f"{'-' if same is None else f'{same:.1e}'} |"
         )
-        peers = {f"torch fp16: {row['torch']['how']}": row["torch"]} if "torch" in row else {}
+        peers = {f"{name}, {row['torch']['how']}": row["torch"]} if "torch" in row else {}
         lanes = {f"{name}, lane {lane} ({value['sms']} SMs)": value for lane, value in row["lanes"].items()}
         for label, value in (peers | lanes).items():
             ms = value.get("ms_per_token", value.get("ms"))

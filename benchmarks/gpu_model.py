@@ -5,10 +5,13 @@ Bench only: torch makes the numbers and checks the answers; what is measured doe
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from cockpit.device.cuda_decode import (
@@ -121,7 +124,7 @@ def _rope(shape: DecodeShape, capacity: int, is_global: bool) -> torch.Tensor:
     scale = shape.rope_scale_global if is_global else 1.0
     frequency = theta ** (-torch.arange(0, HEAD_DIM, 2, dtype=torch.float64) / HEAD_DIM) / scale
     angle = torch.arange(capacity, dtype=torch.float64)[:, None] * frequency
-    return torch.stack([angle.cos(), angle.sin()], dim=-1).float().contiguous().cuda()
+    return torch.stack([angle.cos(), angle.sin()], dim=-1).float().contiguous()
 
 
 def random_model(shape: DecodeShape, format: Format, capacity: int, seed: int) -> Model:
@@ -148,9 +151,39 @@ def random_model(shape: DecodeShape, format: Format, capacity: int, seed: int) -
         for _ in range(shape.layers)
     ]
     embedding = matrix(shape.vocab, shape.hidden)
-    rope = {flag: _rope(shape, capacity, flag) for flag in (False, True)}
+    rope = {flag: _rope(shape, capacity, flag).cuda() for flag in (False, True)}
     torch.cuda.synchronize()
     return Model(shape, format, layers, embedding, norm(shape.hidden), rope)
+
+
+def checkpoint_model(folder: Path, capacity: int, device: str = "cuda") -> Model:
+    """Real weights that models/build/llm_kernels.py wrote, as torch tensors of their own: for the peer."""
+    said = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))
+    shape, format = DecodeShape(**said["shape"]), said["format"]
+    file = np.memmap(folder / "weights.bin", np.uint8, "r")
+
+    def tensor(name: str, kind: torch.dtype) -> torch.Tensor:
+        offset, size = said["sections"][name]
+        return torch.from_numpy(file[offset : offset + size].copy()).view(kind).to(device)
+
+    def matrix(name: str, columns: int) -> Packed:
+        data = tensor(name, _HALF[format])
+        return Packed(format, data, None, 1, (data.numel() // columns, columns))
+
+    layers = [
+        Layer(
+            matrix(f"blk.{index}.qkv", shape.hidden),
+            matrix(f"blk.{index}.o", shape.attention_width),
+            matrix(f"blk.{index}.gate_up", shape.hidden),
+            matrix(f"blk.{index}.down", shape.ffn),
+            tensor(f"blk.{index}.norms", torch.float32).view(4, -1),
+            tensor(f"blk.{index}.qk_norms", torch.float32).view(2, -1),
+        )
+        for index in range(shape.layers)
+    ]
+    rope = {flag: _rope(shape, capacity, flag).to(device) for flag in (False, True)}
+    final_norm = tensor("final_norm", torch.float32)
+    return Model(shape, format, layers, matrix("embedding", shape.hidden), final_norm, rope)
 
 
 class _Memory:

@@ -17,6 +17,8 @@ import torch
 
 from benchmarks.gemma_reference import GemmaReference, KernelFolder
 from benchmarks.gpu_checkpoint import GGUF, SENTENCES, continue_text, judge, prompts
+from benchmarks.gpu_model import Reference as TorchReference
+from benchmarks.gpu_model import checkpoint_model
 from cockpit.device.cuda_checkpoint import load_checkpoint, load_kernels, wanted_kernels
 from cockpit.device.cuda_decode import (
     DecodeKernels,
@@ -136,6 +138,17 @@ def test_kernel_weights_are_the_files_tensors(small: Path, tmp_path: Path) -> No
     assert len(names) == 2 + 13 * LAYERS
     for name in names:
         np.testing.assert_allclose(folder.values(name), checkpoint.values(name), rtol=1e-3, atol=1e-6, err_msg=name)
+
+
+def test_torch_peer_holds_the_same_model(small: Path, tmp_path: Path) -> None:
+    """One token, no cache yet: torch's fp32 reference of the GPU benchmarks and the numpy one."""
+    build_kernel_weights(small, tmp_path, format="fp16")
+    model = checkpoint_model(tmp_path, 8, device="cpu")
+    k, v = torch.zeros(2, LAYERS, 1, 8, 256).half()
+    logits = TorchReference(model, k, v, quantise=False).step(17, 0)
+    folder = KernelFolder(tmp_path)
+    wanted = GemmaReference(folder, folder.shape, np.float16).logits([17], 1)[0]
+    np.testing.assert_allclose(logits.numpy(), wanted, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("value", [1.0, -0.0078125, 3.14159, 65504.0, 1e-30])
