@@ -26,6 +26,9 @@ PROVIDER = "CUDAExecutionProvider"
 STAGING_BYTES = 4 << 20
 """Page-locked memory of each placement, half for either direction: 30 s of speech at 16 kHz fit."""
 ALIGN_BYTES = 256
+ATTENTION_KERNELS = 1 | 2 | 16
+"""Flash, memory-efficient and plain attention, not cuDNN's (8), which ONNX Runtime otherwise prefers from compute
+capability 9 on: it makes a plan for every prompt length, and again in every thread, when it first meets it."""
 HEAVY = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "MatMulNBits", "Attention", "GroupQueryAttention"}) | {
     "MultiHeadAttention",
     "LayerNormalization",
@@ -193,6 +196,7 @@ class CudaPlacement:
             "enable_cuda_graph": "1" if capture else "0",
             "cudnn_conv_algo_search": "HEURISTIC",
             "use_tf32": "0",
+            "sdpa_kernel": str(ATTENTION_KERNELS),
         }
         with self._engines.lock:
             inner = ort.InferenceSession(str(graph), options, providers=[(PROVIDER, chosen)])
