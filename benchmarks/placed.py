@@ -82,10 +82,10 @@ class Bench:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-STAND_IN = {"asr": "whisper-base-f32-device", "llm": "smollm2-135m-instruct-f32-device", "tts": "piper-en-joe"}
+STAND_IN = {"asr": "whisper-base-f32-device", "llm": "smollm2-135m-instruct-f32-device", "tts": "piper-en-joe-gpu"}
 """The graphs of a GPU in float32, which a CPU runs too."""
 ON_CPU = {"asr": "whisper-base", "llm": "qwen2.5-coder-0.5b-instruct", "tts": "piper-en-joe"}
-ON_CUDA = {"asr": "whisper-base-f16", "llm": "qwen2.5-coder-0.5b-instruct-f16", "tts": "piper-en-joe"}
+ON_CUDA = {"asr": "whisper-base-f16", "llm": "qwen2.5-coder-0.5b-instruct-f16", "tts": "piper-en-joe-gpu"}
 
 
 @contextmanager
