@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from benchmarks.gpu_model import HEAD_DIM, Layer, Model, Reference, pack
-from benchmarks.gpu_ort import Stepper, compare, weights_of
 from benchmarks.gpu_ort_graph import GraphPlan
+from benchmarks.gpu_ort_session import Stepper, compare, weights_of
 from cockpit.device.cuda_decode import DecodeShape
 
 SHAPE = DecodeShape(hidden=256, layers=7, q_heads=4, kv_heads=2, ffn=512, vocab=600, window=6)
