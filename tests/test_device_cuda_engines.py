@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
+from onnx import TensorProto, helper, save
 
 from cockpit.device.base import Lane, SessionSettings
 from cockpit.device.cuda_engines import HEAVY, STAGING_BYTES, CudaEngines, CudaPlacement, CudaSession, nodes_elsewhere
@@ -138,6 +140,23 @@ def test_all_memory_goes_back_once(engines: CudaEngines, placement: CudaPlacemen
     engines.close()
     engines.close()
     assert not memory.blocks
+
+
+def test_sessions_end_before_their_memory_even_where_a_binding_is_kept(engines: CudaEngines, tmp_path: Path) -> None:
+    with WeightFile(tmp_path / "model.bin") as file:
+        emitter = Emitter(file)
+        emitter.op("Identity", "x", name="y")
+        info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+        save(emitter.model("one", info[:1], info[1:]), tmp_path / "model.onnx")
+    inner = ort.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    gone = weakref.ref(inner)
+    session = engines.opened(inner, captures=False)
+    kept = session.binding()
+    kept.bind_cpu_input("x", np.ones(1, np.float32))
+    del inner
+    engines.close()
+    assert gone() is None
+    assert kept._iobinding is None
 
 
 class FakeInner:

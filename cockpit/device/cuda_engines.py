@@ -7,8 +7,10 @@ so both happen under one lock; `CudaEngines.seal` ends that time, and from then 
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -72,6 +74,7 @@ class CudaEngines:
     """Makes placements on one device and owns the sessions and the memory. Close it before the device."""
 
     def __init__(self, device: LanedDevice) -> None:
+        ort.set_default_logger_severity(3)  # it warns of every session that CUDA is no plug-in here
         self._device = device
         self.memory: Memory = device.driver
         self.lock = threading.Lock()
@@ -114,10 +117,14 @@ class CudaEngines:
         return session
 
     def close(self) -> None:
-        """Destroy every session, then give all memory back; no engine may run any more. Safe to call twice."""
+        """Destroy every session, then give all memory back; no engine may run any more. Safe to call twice.
+
+        A session uses its lane's stream once more when it goes, so none may be left for the end of the process.
+        """
         for session in self._sessions:
-            session.inner = None
+            session.close()
         self._sessions.clear()
+        gc.collect()  # what engines that refer to themselves still hold of ONNX Runtime's memory
         blocks, self._blocks = self._blocks, []
         pages, self._pages = self._pages, []
         for address in blocks:
@@ -135,10 +142,22 @@ class CudaSession:
         self._engines = engines
         self._captures = captures
         self._captured: set[int] = set()
+        self._bindings: list[weakref.ref[ort.IOBinding]] = []
         self._options: dict[int, ort.RunOptions] = {}
 
     def binding(self) -> ort.IOBinding:
-        return self.inner.io_binding()
+        made = self.inner.io_binding()
+        self._bindings.append(weakref.ref(made))
+        return made
+
+    def close(self) -> None:
+        """End the session. Bindings keep theirs alive, so they are emptied: none may be used any more."""
+        for reference in self._bindings:
+            binding = reference()
+            if binding is not None:
+                binding._iobinding = None
+        self._bindings.clear()
+        self.inner = None
 
     def run(self, binding: ort.IOBinding, *, graph_id: int = -1) -> None:
         """See Session. ONNX Runtime warms up and captures within the first run of a `graph_id`."""
