@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from cockpit.arbitration import Arbitration
 from cockpit.engines import Places, places_of
 from cockpit.modelwork import ModelWork, Unshared, anywhere
 from cockpit.profile import Profile
+from cockpit.profile_plan import device_memory_bytes, plan_of
 from cockpit.runtime import Parts, Sink
 from cockpit.sharing import Sharing, SharingPlan, open_shared, share
 from cockpit.waking import open_wake
@@ -83,11 +84,17 @@ def assemble(
     """Load and warm up everything `profile` names; with `sharing` the language model runs under the arbiter.
 
     Raises ModelMissing or FingerprintMismatch naming the command, DeviceUnavailable for a device that is not there,
-    ConfigError for tasks without a dialogue.
+    ConfigError for tasks without a dialogue and for what does not fit the device's memory.
     """
     _refuse_what_is_not_built(profile)
     folders = {name: store.built(name) for name in profile.models}
-    arbitration = None if sharing is None else _timed("lanes", announce, lambda: open_shared(sharing, profile.device))
+    config = None if sharing is None else sharing.config
+    memory = plan_of(profile, config, store, device_memory_bytes(profile.device))
+    memory.check()
+    arbitration = None
+    if sharing is not None:
+        plan = replace(sharing, memory=memory)
+        arbitration = _timed("lanes", announce, lambda: open_shared(plan, profile.device))
     try:
         return _load(profile, folders, sink, tracer or NullTracer(), announce, arbitration)
     except BaseException:
@@ -117,7 +124,6 @@ def _load(
         default_language=profile.asr.languages[0],
         reply_tokens=profile.llm.max_reply_tokens,
     )
-    _timed("prefix", announce, understanding.warm_up)
     endpointer = Endpointer(
         profile.endpoint.config, WebRtcGate.load(), SileroVad.load(folders["silero-vad"]), generations, turn_ids
     )
@@ -125,8 +131,10 @@ def _load(
     asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
     on_lane = anywhere if places.llm is None else model.use
     shared = None if arbitration is None else _timed("warm-up", announce, lambda: share(arbitration, model, on_lane))
-    places.seal()
     work: ModelWork = Unshared() if shared is None else shared.work
+    with work.block(bool):  # under leases, so that its sessions are booked from the start
+        _timed("prefix", announce, lambda: understanding.warm_up(work))
+    places.seal()
     on_wake = _nothing if shared is None else shared.warm_ups.at_wake
     wake = open_wake(profile.wake, folders, on_wake)
     parts = Parts(endpointer, asr, understanding, tts, sink, generations, tracer, work, wake)

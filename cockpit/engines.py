@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from cockpit.arbiter.config import DIALOGUE
 from cockpit.arbiter.lanes import lanes_of
 from cockpit.arbitration import Arbitration
 from cockpit.profile import Profile
 from models.engines.placement import CpuPlacement, Placement
 from models.errors import ConfigError
 
-DIALOGUE = "dialogue_task"
-"""The task that the language model runs as."""
 SPEECH = "speech_task"
 """The task whose widest lane recognition and voices run in on a GPU. They cannot yield in time, so they get clusters of
 their own; a profile without this task puts them beside the dialogue."""

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cockpit.arbiter.budget import kv_bytes
-from cockpit.arbiter.config import ArbiterConfig
+from cockpit.arbiter.config import DIALOGUE, ArbiterConfig
 from cockpit.arbiter.lanes import plan_lanes
 from cockpit.memoryplan import MIB, MemoryLine, MemoryPlan, TaskNeed, kv_arena, lane_caps
 from cockpit.profile import Profile
 from cockpit.profile_load import LoadedProfile
-from cockpit.sharing import DIALOGUE
 from cockpit.telemetry.watch import open_watch
 from models.errors import FingerprintMismatch, ModelMissing
 from models.store import Store

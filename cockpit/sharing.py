@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cockpit.arbiter.config import ArbiterConfig
+from cockpit.arbiter.config import DIALOGUE, ArbiterConfig
 from cockpit.arbitration import Arbitration, open_arbitration
 from cockpit.memoryplan import MemoryPlan
 from cockpit.modelwork import LaneWork, anywhere
@@ -14,8 +14,6 @@ from cockpit.warmup import WarmUps
 from models.engines.causal_lm import CausalLM
 from models.errors import ConfigError
 
-DIALOGUE = "dialogue_task"
-"""The task that the understanding stage's model steps run as."""
 _WARM_TOKENS = 24
 """A short turn's worth of new prompt: what a real request computes beyond its cached prefix."""
 

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cockpit.arbiter.config import DIALOGUE
 from cockpit.memoryplan import MemoryPlan, kv_arena
 from cockpit.modelwork import LaneWork
 from cockpit.o3ctl import app
 from cockpit.profile_load import load_profile
-from cockpit.sharing import DIALOGUE, Sharing, SharingPlan, open_shared, share
+from cockpit.sharing import Sharing, SharingPlan, open_shared, share
 from models.engines.causal_lm import CausalLM
 from models.engines.lm_session import LmSession
 from pipeline.dialogue import Understanding

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import soxr
 
+from cockpit.arbiter.config import DIALOGUE
 from cockpit.assemble import Assembly, assemble
 from cockpit.profile import WakeSection
 from cockpit.profile_load import load_profile
 from cockpit.runtime import NullSink, Runtime
-from cockpit.sharing import DIALOGUE, SharingPlan
+from cockpit.sharing import SharingPlan
 from cockpit.waking import AlwaysAwake, open_wake
 from cockpit.warmup import STALE_NS
 from models.errors import ConfigError

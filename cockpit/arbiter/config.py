@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from cockpit.arbiter.reader import Fault, KeyPath, Reader
 
+DIALOGUE = "dialogue_task"
+"""The task that the voice chain's language model runs as."""
 URGENT_PRIORITY = 8
 """Tasks from this priority on never yield and are never overtaken by ageing (navigation, vehicle safety)."""
 
