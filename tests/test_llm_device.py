@@ -15,7 +15,8 @@ from models.build.llm import build_llm
 from models.build.llm_device import near_root
 from models.build.llm_gguf import Checkpoint, DecoderShape
 from models.engines.causal_lm import CausalLM
-from models.engines.lm_device import LOGIT_ROWS, DeviceLm
+from models.engines.lm_device import DeviceLm
+from models.engines.lm_memory import LOGIT_ROWS
 from models.engines.placement import CpuPlacement
 from models.errors import InputError, ModelMissing
 from models.grammar import Grammar
@@ -23,6 +24,7 @@ from models.grammar import Grammar
 NAME = "smollm2-135m-instruct"
 QUESTIONS = ("What is the capital of France?", "Count from one to twelve.", "请用中文说你好")
 SLOTS = 3
+DRAFTS = (4,)
 
 
 class CountingPlacement(CpuPlacement):
@@ -53,7 +55,9 @@ def lanes() -> dict[str, CountingPlacement]:
 
 @pytest.fixture(scope="module")
 def shared(model_dir: Callable[[str], Path], lanes: dict[str, CountingPlacement]) -> CausalLM:
-    lm = CausalLM.load(model_dir(NAME + "-f32-device"), context_tokens=512, placements=lanes, slots=SLOTS)
+    lm = CausalLM.load(
+        model_dir(NAME + "-f32-device"), context_tokens=512, placements=lanes, slots=SLOTS, drafts=DRAFTS
+    )
     lm.warm_up()
     return lm
 
@@ -213,7 +217,7 @@ def test_weights_are_loaded_once_and_every_step_captured(device: CausalLM, lanes
     assert [lane.weights_loaded for lane in lanes.values()] == [1, 0]
     for lane in lanes.values():
         assert sorted(lane.opened) == ["choose.onnx", "head.onnx", "model.onnx", "score.onnx"]
-        assert all(lane.graph_ids.count(slot) >= 8 for slot in range(SLOTS))  # body and head
+        assert all(lane.graph_ids.count(graph) >= 4 for graph in range(SLOTS * (1 + len(DRAFTS))))
     session = device.open_session()
     session.set_tokens(prompt(device, QUESTIONS[1]))
     ran = lanes["front"].graph_ids
@@ -276,6 +280,19 @@ def test_drafts_are_accepted_and_may_be_abandoned(device: CausalLM) -> None:
     assert got == expected
 
 
+def test_verifying_drafts_replays_graphs(device: CausalLM, lanes: dict[str, CountingPlacement]) -> None:
+    _first, second = device.open_session(), device.open_session()  # the second slot tells slots and graphs apart
+    text = device.tokenizer.encode("one two three four five six seven, " * 5 + "one two three")
+    second.set_tokens(text)
+    second.draft_tokens = DRAFTS[0]
+    ran = lanes["front"].graph_ids
+    ran.clear()
+    out = list(second.generate(max_new_tokens=11))
+    assert len(out) == 11
+    assert second.accepted == 8
+    assert ran == [1, SLOTS + 1, SLOTS, SLOTS + 1, SLOTS]  # one head after prefill, then twice body and head
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 def test_graphs_of_the_other_kind_are_refused(
     model_dir: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -284,6 +301,8 @@ def test_graphs_of_the_other_kind_are_refused(
         CausalLM.load(model_dir(NAME + "-f32-device"))
     with pytest.raises(InputError, match=f"holds graphs for the CPU.*use {NAME}-f16"):
         CausalLM.load(model_dir(NAME), placements={"a": CpuPlacement()})
+    with pytest.raises(InputError, match=r"drafts \[40\] are not all in 1\.\.31"):
+        CausalLM.load(model_dir(NAME + "-f32-device"), placements={"a": CpuPlacement()}, drafts=[40])
     with pytest.raises(InputError, match="at least one lane"):
         CausalLM.load(model_dir(NAME + "-f32-device"), placements={})
     with pytest.raises(ModelMissing, match="cockpit models build"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +13,8 @@ import numpy as np
 
 from models.chat import ChatTemplate
 from models.engines.lm_cpu import CpuLm
-from models.engines.lm_device import DeviceLm, Sizes
+from models.engines.lm_device import DeviceLm
+from models.engines.lm_memory import LOGIT_ROWS, Sizes
 from models.engines.lm_session import DEFAULT_CHUNK, Body, Head, LmSession
 from models.engines.placement import Placement
 from models.errors import InputError, ModelMissing
@@ -107,11 +108,13 @@ class CausalLM:
         provider: str = "cpu",
         placements: Mapping[str, Placement] | None = None,
         slots: int = 8,
+        drafts: Sequence[int] = (),
     ) -> CausalLM:
         """Load a built model. context_tokens: prompt and reply together.
 
         Without placements it runs on the CPU with `threads`, and memory for a text is taken when one is opened. With
-        placements (by lane name, all on one device) the memory of `slots` texts is taken now.
+        placements (by lane name, all on one device) the memory of `slots` texts is taken now. drafts: the values of
+        `LmSession.draft_tokens` whose runs a device captures.
         Raises ModelMissing, InputError (context longer than the model's, graphs of the other kind) or
         DeviceUnavailable (provider not there, or no memory).
         """
@@ -126,6 +129,8 @@ class CausalLM:
             )
         if placements is not None and (not placements or slots < 1):
             raise InputError("a model on a device needs at least one lane and one slot")
+        if not all(0 < drafted < min(LOGIT_ROWS, context_tokens) for drafted in drafts):
+            raise InputError(f"drafts {list(drafts)} are not all in 1..{min(LOGIT_ROWS, context_tokens) - 1}")
         tokenizer = TextTokenizer.load(
             model_dir,
             bos_id=config.bos_id if config.add_bos else None,
@@ -146,6 +151,7 @@ class CausalLM:
                 vocab=config.vocab,
                 capacity=context_tokens,
                 slots=slots,
+                drafts=tuple(drafts),
             )
             runtime = DeviceLm.load(model_dir, placements, sizes)
         weights_bytes = (model_dir / "model.bin").stat().st_size
