@@ -67,7 +67,8 @@ class PiperVoice:
         """vocoders: for the first chunk and for the others, on a CPU twice the same."""
         self._placement = placement
         self._encoder = encoder
-        self._vocoders = vocoders
+        self._encoding = encoder.binding()
+        self._vocoders = tuple((vocoder, vocoder.binding()) for vocoder in vocoders)
         self._equal_windows = placement.device != "cpu"
         self.config = config
         self._phonemizer = phonemizer
@@ -117,7 +118,7 @@ class PiperVoice:
         ids = self.config.ids(phonemes)
         scales = np.array([self.config.noise_scale, self.config.length_scale, self.config.noise_w], dtype=np.float32)
         feeds = {"input": ids, "input_lengths": np.array([ids.shape[1]], dtype=np.int64), "scales": scales}
-        binding = self._encoder.binding()
+        binding = self._encoding
         for name, values in feeds.items():
             binding.bind_cpu_input(name, values)
         binding.bind_output("latent", self._placement.device)
@@ -127,11 +128,10 @@ class PiperVoice:
     def vocode(self, latent: ort.OrtValue, start: int, stop: int) -> Audio:
         """Samples of latent frames [start, stop): float32 ((stop - start) * 256,), equal to those of one whole run."""
         first, last = self._window(latent.shape()[2], start, stop)
-        vocoder = self._vocoders[start > 0]
+        vocoder, binding = self._vocoders[start > 0]
         size = (last - first) * SAMPLES_PER_FRAME
         if size > self._pcm.shape[0]:
             self._pcm = self._placement.allocate((size,), np.float32)
-        binding = vocoder.binding()
         binding.bind_ortvalue_input("latent", latent)
         binding.bind_cpu_input("start", np.array([first], np.int64))
         binding.bind_cpu_input("stop", np.array([last], np.int64))

@@ -88,11 +88,6 @@ class WhisperEngine:
         """Positions of 20 ms the last encoder run saw: what its cost is proportional to."""
         return self._encoder.rows
 
-    def close(self) -> None:
-        """Let go of the sessions: before their device is closed. Nothing may be asked afterwards."""
-        self._encoder.close()
-        self.decoder.close()
-
     def warm_up(self) -> None:
         """Run every graph at its usual sizes, four times: device graphs are captured by the third run."""
         rng = np.random.default_rng(0)

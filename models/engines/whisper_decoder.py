@@ -156,10 +156,6 @@ class Decoder:
         self._filled = total
         return self._read_step()
 
-    def close(self) -> None:
-        """Let go of the session, which a binding keeps alive. No step may follow."""
-        self._binding = None
-
     def _row_of(self, bias: NDArray[np.float32]) -> int:
         """The row of the table that holds `bias`, written there when it is new."""
         row = next((row for row, held in self._rows.items() if held is bias), None)

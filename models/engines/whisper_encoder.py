@@ -37,10 +37,6 @@ class Encoder(Protocol):
         """Run over `samples` (n,) and the silence behind, and begin an utterance at the decoder."""
         ...
 
-    def close(self) -> None:
-        """Let go of the session."""
-        ...
-
 
 class MelEncoder:
     """On the CPU: sees the speech, PAD_S and TAIL_ROWS."""
@@ -67,9 +63,6 @@ class MelEncoder:
             binding.bind_output(name)
         self._session.run_with_iobinding(binding)
         self._decoder.begin({**dict(zip(names, binding.get_outputs(), strict=True)), "log_count": mass})
-
-    def close(self) -> None:
-        self._session = None
 
 
 class SamplesEncoder:
@@ -100,9 +93,6 @@ class SamplesEncoder:
         self._filled = filled
         self._session.run(self._binding, graph_id=0)
         self._decoder.begin({})
-
-    def close(self) -> None:
-        self._binding = None  # a binding keeps its session alive
 
 
 def context_rows(samples: int, positions: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
