@@ -12,7 +12,7 @@ from cockpit.arbitration import Arbitration
 from cockpit.engines import Places, places_of
 from cockpit.modelwork import ModelWork, Unshared, anywhere
 from cockpit.profile import Profile
-from cockpit.profile_plan import device_memory_bytes, plan_of
+from cockpit.profile_plan import KV_SESSIONS, device_memory_bytes, plan_of
 from cockpit.runtime import Parts, Sink
 from cockpit.sharing import Sharing, SharingPlan, open_shared, share
 from cockpit.waking import open_wake
@@ -160,6 +160,7 @@ def _language_model(profile: Profile, folders: dict[str, Path], places: Places) 
         threads=profile.llm.threads,
         context_tokens=profile.llm.context_tokens,
         placements=places.llm,
+        slots=KV_SESSIONS,
     )
     if places.llm is not None:
         model.warm_up()  # captures every graph, before anything urgent may run

@@ -242,6 +242,32 @@ def test_a_chunk_that_changes_midway_acts_at_once(car: Car, monkeypatch: pytest.
     assert session.tokens == tuple(tokens)
 
 
+@pytest.mark.parametrize("when", [1, 2, 5, 9])
+def test_what_is_forgotten_at_a_boundary_changes_no_word_of_a_drafted_text(car: Car, when: int) -> None:
+    assert car.understanding.lm is not None
+    session = car.understanding.chat_sessions["zh"]
+    tokens = car.understanding.lm.tokenizer.encode("red, green, blue, " * 6)
+
+    def said(draft: int, at_boundary: Callable[[], None]) -> list[int]:
+        session.forget()
+        session.draft_tokens = draft
+        session.set_tokens(tokens)
+        return list(session.generate(max_new_tokens=20, at_boundary=at_boundary))
+
+    plain = said(0, lambda: None)
+    boundaries = 0
+
+    def forget() -> None:
+        nonlocal boundaries
+        boundaries += 1
+        if boundaries == when:
+            session.forget()
+
+    drafted = session.drafted
+    assert said(3, forget) == plain
+    assert session.drafted > drafted, "there was something to guess"
+
+
 def test_two_sessions_of_one_name_are_refused(car: Car) -> None:
     assert car.understanding.lm is not None
     twin = car.understanding.lm.open_session()

@@ -229,6 +229,8 @@ class LmSession:
         at_boundary()
         if cancelled():
             return None
+        if self._cached != len(self._tokens) - 1:
+            return 0  # what was cached was forgotten at the boundary
         said = self._head.best_rows(self._run([self._tokens[-1], *guesses], every_row=True)).tolist()
         right = next((i for i, guess in enumerate(guesses) if said[i] != guess), len(guesses))
         self.drafted += len(guesses)
