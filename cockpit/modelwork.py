@@ -195,11 +195,12 @@ class LaneWork:
 class LaneSteps:
     """Steps of one session under leases. See pipeline.steps.Steps."""
 
-    __slots__ = ("_session", "_work")
+    __slots__ = ("_accepted", "_session", "_work")
 
     def __init__(self, work: LaneWork, session: LmSession) -> None:
         self._work = work
         self._session = session
+        self._accepted = session.accepted
 
     @property
     def chunk_tokens(self) -> int:
@@ -209,4 +210,6 @@ class LaneSteps:
         self._work.boundary(self._session, 0)
 
     def at_token(self) -> None:
-        self._work.boundary(self._session, 1)
+        accepted = self._session.accepted
+        self._work.boundary(self._session, 1 + accepted - self._accepted)  # one run may have yielded several
+        self._accepted = accepted

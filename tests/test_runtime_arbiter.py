@@ -266,7 +266,7 @@ def test_a_dialogue_with_a_core_of_its_own_keeps_to_it_while_the_model_runs() ->
     made = open_arbitration(replace(config, tasks={**config.tasks, DIALOGUE: narrow}), "cpu")
     try:
         assert must_bind(made)
-        session = SimpleNamespace(name="s", kv_bytes=1 << 20, draft_tokens=0)
+        session = SimpleNamespace(name="s", kv_bytes=1 << 20, draft_tokens=0, accepted=0)
         work = LaneWork(
             made.dispatcher,
             made.device,

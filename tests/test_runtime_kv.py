@@ -242,6 +242,26 @@ def test_a_chunk_that_changes_midway_acts_at_once(car: Car, monkeypatch: pytest.
     assert session.tokens == tuple(tokens)
 
 
+def test_tokens_that_were_drafted_and_accepted_count(car: Car) -> None:
+    """Or the token floor would take a faster dialogue for a slower one."""
+    assert car.understanding.lm is not None
+    session = car.understanding.chat_sessions["zh"]
+    tokens = car.understanding.lm.tokenizer.encode("red, green, blue, " * 6)
+    counted = car.sharing.arbitration.dispatcher.arbiter
+    with car.work.block(bool):
+        steps = car.work.on(session)
+        fill(session, tokens, steps)
+        accepted = session.accepted
+        made = sum(1 for _ in session.generate(max_new_tokens=24, at_boundary=steps.at_token))
+        steps.at_token()
+        request = counted.running[counted.task_index[DIALOGUE]]
+        assert car.work._lease is not None
+        assert request is not None
+        reported = request.tokens + car.work._lease.take_pending()
+    assert session.accepted > accepted
+    assert made - 1 <= reported <= made + 1
+
+
 @pytest.mark.parametrize("when", [1, 2, 5, 9])
 def test_what_is_forgotten_at_a_boundary_changes_no_word_of_a_drafted_text(car: Car, when: int) -> None:
     assert car.understanding.lm is not None
