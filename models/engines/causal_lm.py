@@ -170,26 +170,30 @@ class CausalLM:
         self._open.add(session)
         return session
 
-    def warm_up(self) -> None:
+    def warm_up(self, *, longest_chunk: int = DEFAULT_CHUNK) -> None:
         """Run prefill, decode and every way of choosing a token once, on a text that is thrown away.
 
-        On a device, in every lane, with every slot's steps captured first: do it before anything urgent runs. Texts
+        On a device, in every lane: every slot's steps are captured first, and prefill runs at many lengths up to
+        `longest_chunk`, so that no later run loads a kernel or grows an arena. Do it before anything urgent runs. Texts
         that are open then forget what they had cached, and compute it anew.
         """
+        longest = max(1, min(longest_chunk, self.context_tokens // 2))
         if not self._runtime.lanes:
-            self._one_request()
+            self._one_request([longest])
             return
         for session in self._open:
             session.forget()
         self._runtime.capture()
         for lane in reversed(self._runtime.lanes):  # the first lane stays in use
             self._runtime.use(lane)
-            self._one_request()
+            self._one_request([*(1 << power for power in range(1, longest.bit_length() - 1)), longest])
 
-    def _one_request(self) -> None:
+    def _one_request(self, chunks: list[int]) -> None:
         session = self.open_session()
-        filler = self.tokenizer.encode("warm up ") * DEFAULT_CHUNK
-        session.set_tokens(filler[: min(DEFAULT_CHUNK, self.context_tokens // 2)])
+        filler = (self.tokenizer.encode("warm up ") * chunks[-1])[: chunks[-1]]
+        for chunk in chunks:
+            session.forget()
+            session.set_tokens(filler[:chunk], chunk=chunk)
         list(session.generate(max_new_tokens=2))
         session.score([filler[:2]])
         if self._runtime.lanes:
