@@ -133,6 +133,21 @@ def test_logits_and_rows_equal_the_reference(device: CausalLM, reference: Causal
     assert device.head.best(hidden) == ours[-1].argmax()
 
 
+def test_float16_graphs_say_nearly_the_same(model_dir: Callable[[str], Path], reference: CausalLM) -> None:
+    """What a GPU runs, kernels aside: every type fits, nothing overflows, rounding seldom changes the best token."""
+    half = CausalLM.load(model_dir(NAME + "-f16"), context_tokens=128, placements={"a": CpuPlacement(2)}, slots=1)
+    text = prompt(half, QUESTIONS[1] + " " + QUESTIONS[0])
+    session = half.open_session()
+    ours = half.head.logits(session.hidden_rows(text))
+    theirs = reference.head.logits(reference.open_session().hidden_rows(text))
+    assert np.abs(ours - theirs).max() < 0.5
+    assert (ours.argmax(axis=1) == theirs.argmax(axis=1)).mean() > 0.93
+    c = half.config
+    assert session.kv_bytes == 2 * c.layers * c.kv_heads * c.head_dim * 128 * 2
+    session.set_tokens(text)
+    assert list(session.generate(max_new_tokens=4)) == greedy(reference, QUESTIONS[1] + " " + QUESTIONS[0], 4)
+
+
 def test_constrained_choice_is_the_best_allowed_token(device: CausalLM) -> None:
     session = device.open_session()
     session.set_tokens(prompt(device, QUESTIONS[0]))
