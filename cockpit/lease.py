@@ -100,16 +100,23 @@ class Dispatcher:
         session: str | None = None,
         kv_bytes: int = 0,
         expected_ms: float = 0.0,
+        judged: bool = True,
         give_up: Callable[[], bool] = bool,
     ) -> Iterator[Lease]:
         """Wait for the task's turn and hold its lane for the body. Raises Refused, KeyError for an unknown task.
 
+        judged: False for what nobody waits for: it counts in no latency.
         give_up: asked a few times a second while waiting or parked; True ends the wait (Refused, or `stopped`).
         """
         index = self.arbiter.task_index[task]
         with self._lock:
             request = self.arbiter.submit(
-                index, self._clock_ns(), session=session, kv_bytes=kv_bytes, expected_ns=int(expected_ms * 1e6)
+                index,
+                self._clock_ns(),
+                session=session,
+                kv_bytes=kv_bytes,
+                expected_ns=int(expected_ms * 1e6),
+                judged=judged,
             )
             if request.state == REFUSED:
                 raise Refused(f"{task}: {request.why}")

@@ -48,7 +48,7 @@ class ModelWork(steps.Sharer, Protocol):
         """Around everything that may run the model for one transcript. `give_up`: asked while waiting for a lane."""
         ...
 
-    def on(self, session: LmSession) -> steps.Steps:
+    def on(self, session: LmSession, *, ahead: bool = False) -> steps.Steps:
         """See Sharer. The steps set `stopped` instead of raising."""
         ...
 
@@ -123,21 +123,21 @@ class LaneWork:
             self._give_back()
             self._forget_evicted()
 
-    def on(self, session: LmSession) -> LaneSteps:
+    def on(self, session: LmSession, *, ahead: bool = False) -> LaneSteps:
         """See ModelWork. What one block runs on several sessions runs under one lease after the other.
 
         Raises ValueError when another session has its name.
         """
         if self._sessions.setdefault(session.name, session) is not session:
             raise ValueError(f"two sessions are called {session.name!r}: their memory would be booked as one's")
-        return LaneSteps(self, session)
+        return LaneSteps(self, session, ahead)
 
     def beat(self) -> None:
         """See ModelWork."""
         self._forget_evicted()
         self._housekeeping()
 
-    def boundary(self, session: LmSession, new_tokens: int) -> None:
+    def boundary(self, session: LmSession, new_tokens: int, ahead: bool) -> None:
         """Before a step on `session`: take its lease, or yield, or set `stopped`."""
         if self.stopped:
             return
@@ -145,7 +145,7 @@ class LaneWork:
             self._give_back()
         lease = self._lease
         if lease is None:
-            lease = self._take(session)
+            lease = self._take(session, ahead)
             if lease is None:
                 return
         elif not lease.boundary(new_tokens):
@@ -155,10 +155,10 @@ class LaneWork:
         if self._bind and lease.request.lane != self._lane:
             self._place(lease)
 
-    def _take(self, session: LmSession) -> Lease | None:
+    def _take(self, session: LmSession, ahead: bool) -> Lease | None:
         """A lease with the session's memory booked; None, and `stopped`, when there is none to be had."""
         wanted = self._dispatcher.lease(
-            self._task, session=session.name, kv_bytes=session.kv_bytes, give_up=self._give_up
+            self._task, session=session.name, kv_bytes=session.kv_bytes, judged=not ahead, give_up=self._give_up
         )
         try:
             lease = self._leased.enter_context(wanted)
@@ -195,11 +195,12 @@ class LaneWork:
 class LaneSteps:
     """Steps of one session under leases. See pipeline.steps.Steps."""
 
-    __slots__ = ("_accepted", "_session", "_work")
+    __slots__ = ("_accepted", "_ahead", "_session", "_work")
 
-    def __init__(self, work: LaneWork, session: LmSession) -> None:
+    def __init__(self, work: LaneWork, session: LmSession, ahead: bool) -> None:
         self._work = work
         self._session = session
+        self._ahead = ahead
         self._accepted = session.accepted
 
     @property
@@ -207,9 +208,11 @@ class LaneSteps:
         return self._work.chunk_tokens
 
     def at_prefill(self) -> None:
-        self._work.boundary(self._session, 0)
+        self._work.boundary(self._session, 0, self._ahead)
 
     def at_token(self) -> None:
         accepted = self._session.accepted
-        self._work.boundary(self._session, 1 + accepted - self._accepted)  # one run may have yielded several
+        self._work.boundary(
+            self._session, 1 + accepted - self._accepted, self._ahead
+        )  # one run may have yielded several
         self._accepted = accepted

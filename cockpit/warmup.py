@@ -71,7 +71,7 @@ class WarmUps:
     def _warm(self, name: str) -> None:
         for _ in range(self._tasks[name].warmup_requests):
             try:
-                with self._dispatcher.lease(name):
+                with self._dispatcher.lease(name, judged=False):
                     self._warmers[name]()
             except Refused as error:
                 log.info("warm-up of %s ends early: %s", name, error)

@@ -56,6 +56,7 @@ class Chooser:
             "the windows are foggy",
             [ToolCall("set_defrost", {"area": area, "on": True}) for area in ("front", "rear")],
             sharer=sharer,
+            ahead=True,
         )
 
     def choose(
@@ -65,6 +66,7 @@ class Chooser:
         *,
         cancelled: Callable[[], bool] = _never,
         sharer: Sharer = UNSHARED,
+        ahead: bool = False,
     ) -> Choice:
         """The call the model writes when only `calls` are allowed; the first of them when it was cancelled."""
         start = time.perf_counter()
@@ -72,7 +74,7 @@ class Chooser:
         by_text = {call_text(call): call for call in calls}
         constraint = Grammar.compile(_any_of(list(by_text)), tokenizer).start()
         prompt = tokenizer.encode(self._prompt(text))
-        steps = sharer.on(self._session)
+        steps = sharer.on(self._session, ahead=ahead)
         fill(self._session, prompt, steps, cancelled=cancelled)
         ttft_ms = 0.0
         written: list[int] = []

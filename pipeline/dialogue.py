@@ -168,7 +168,7 @@ class Understanding:
         if self.lm is None:
             return
         for language, session in self.chat_sessions.items():
-            fill(session, self._history_tokens(language), sharer.on(session))
+            fill(session, self._history_tokens(language), sharer.on(session, ahead=True))
         assert self.chooser is not None
         self.chooser.warm_up(sharer)
 
@@ -305,7 +305,7 @@ class Understanding:
         session = self.chat_sessions[language]
         tokens = tuple(self._history_tokens(language))
         if session.cached < len(tokens) or session.tokens[: len(tokens)] != tokens:
-            fill(session, tokens, sharer.on(session), at_most=PREPARE_CHUNK, cancelled=cancelled)
+            fill(session, tokens, sharer.on(session, ahead=True), at_most=PREPARE_CHUNK, cancelled=cancelled)
         return session.cached >= len(tokens)
 
     def is_complete(self, text: str, language: Language) -> bool:

@@ -34,8 +34,11 @@ class Steps(Protocol):
 class Sharer(Protocol):
     """Who shares out the device."""
 
-    def on(self, session: LmSession) -> Steps:
-        """The steps that come next on `session`. Cheap: waiting is left to the first step."""
+    def on(self, session: LmSession, *, ahead: bool = False) -> Steps:
+        """The steps that come next on `session`. Cheap: waiting is left to the first step.
+
+        ahead: nobody waits for them yet.
+        """
         ...
 
 
@@ -44,7 +47,7 @@ class Unshared:
 
     chunk_tokens = DEFAULT_CHUNK
 
-    def on(self, session: LmSession) -> Unshared:
+    def on(self, session: LmSession, *, ahead: bool = False) -> Unshared:
         return self
 
     def at_prefill(self) -> None:

@@ -196,10 +196,10 @@ def test_prefill_goes_in_the_arms_chunks_and_the_arms_draft_reaches_the_session(
     seen: list[int] = []
     original = LaneWork.boundary
 
-    def noted(work: LaneWork, session: LmSession, new_tokens: int) -> None:
+    def noted(work: LaneWork, session: LmSession, new_tokens: int, ahead: bool) -> None:
         if new_tokens == 0:
             seen.append(session.cached)
-        original(work, session, new_tokens)
+        original(work, session, new_tokens, ahead)
 
     monkeypatch.setattr(LaneWork, "boundary", noted)
     session = car.understanding.chat_sessions["en"]
@@ -306,6 +306,24 @@ def test_a_block_that_changes_session_changes_lease(car: Car) -> None:
         assert running == {"chat-zh"}
     after = next(task for task in car.status()["tasks"] if task["name"] == DIALOGUE)["finished"]
     assert after == before + 2
+
+
+def test_what_is_computed_ahead_of_need_is_in_no_latency(car: Car) -> None:
+    def task() -> dict[str, Any]:
+        shown: dict[str, Any] = next(item for item in car.status()["tasks"] if item["name"] == DIALOGUE)
+        return shown
+
+    car.chat()
+    before = task()
+    car.understanding.heard(1, "Because the air scatters blue light.")
+    with car.work.block(bool):
+        assert car.understanding.prepare(sharer=car.work)
+    session = car.understanding.chat_sessions["en"]
+    assert session.cached == len(session.tokens)
+    car.sharing.warm_ups.at_start()
+    assert task() == before
+    car.chat("And at night?", turn_id=2)
+    assert task()["finished"] == before["finished"] + 1
 
 
 def test_a_long_stream_whose_first_token_came_in_time_is_not_late(car: Car) -> None:

@@ -106,10 +106,12 @@ class Arbiter:
         kv_bytes: int = 0,
         expected_ns: int = 0,
         deadline_ns: int = 0,
+        judged: bool = True,
     ) -> Request:
         """Queue a request. Its state is QUEUED, or REFUSED with the reason (then it needs no `finish`).
 
         expected_ns: how long it should run, for its slack. deadline_ns: 0 stands for now plus the task's SLA.
+        judged: see Request.
         """
         if kv_bytes and not self.ledger.could_ever_hold(task, kv_bytes):
             self.log.note(now_ns, task, OVER_BUDGET)
@@ -127,6 +129,7 @@ class Arbiter:
         request.deadline_ns = deadline_ns or now_ns + self._slas[task]
         request.tokens = 0
         request.first_token_ns = 0
+        request.judged = judged
         request.degraded = False
         request.reason = IN_ORDER
         request.key = order_key(self._priorities[task], request.deadline_ns - expected_ns, now_ns, request.slot)
@@ -239,7 +242,8 @@ class Arbiter:
                 self.floor.generated(task, new_tokens, now_ns - request.reported_ns, now_ns)
             self._leave_lane(task)
             self.memory.let_go(request, now_ns)
-            self._measure(request, now_ns)
+            if request.judged:
+                self._measure(request, now_ns)
         elif request.state == QUEUED:
             self.queues.remove(request)
             if request.degraded:

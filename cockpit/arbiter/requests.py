@@ -63,6 +63,7 @@ class Request:
 
     kv_bytes: what its session must be able to hold. chunk_tokens, draft_tokens, keep_ratio: what the decision gave.
     first_token_ns: when its first token was reported, 0 before; its latency ends there (TTFT), not with its stream.
+    judged: somebody waits for it; what is computed ahead of need is in no latency and never late.
     key: place in its queue, lower first. degraded: it was late and now runs behind shorter ones with less KV.
     """
 
@@ -73,6 +74,7 @@ class Request:
         "draft_tokens",
         "expected_ns",
         "first_token_ns",
+        "judged",
         "keep_ratio",
         "key",
         "kv_bytes",
@@ -103,6 +105,7 @@ class Request:
         self.slice_ends_ns = 0
         self.lane = 0
         self.first_token_ns = 0
+        self.judged = True
         self.chunk_tokens = 0
         self.draft_tokens = 0
         self.keep_ratio = 1.0
