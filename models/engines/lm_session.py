@@ -239,8 +239,9 @@ class LmSession:
         for i, token in enumerate(said[: right + 1]):
             if token in self._stop_ids or (i and cancelled()):
                 return None
+            computed = i < right and self._cached == len(self._tokens)  # not if forgotten since the last yield
             self._tokens.append(token)
-            self._cached += i < right
+            self._cached += computed
             yield token
         return right + 1
 
