@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from cockpit.arbiter.config import PolicyBounds
 from cockpit.arbitration import Arbitration
 from cockpit.engines import Places, places_of
 from cockpit.modelwork import ModelWork, Unshared, anywhere
@@ -115,7 +116,7 @@ def _load(
     places = places_of(profile, arbitration)
 
     recogniser = _timed("asr", announce, lambda: _recogniser(profile, folders, places))
-    model = _timed("llm", announce, lambda: _language_model(profile, folders, places))
+    model = _timed("llm", announce, lambda: _language_model(profile, folders, places, arbitration))
     espeak = EspeakWorker.load(folders[ESPEAK])
     tts = _timed("tts", announce, lambda: _voices(profile, folders, espeak, places))
     understanding = Understanding.create(
@@ -154,16 +155,20 @@ def _recogniser(profile: Profile, folders: dict[str, Path], places: Places) -> W
     return engine
 
 
-def _language_model(profile: Profile, folders: dict[str, Path], places: Places) -> CausalLM:
+def _language_model(
+    profile: Profile, folders: dict[str, Path], places: Places, arbitration: Arbitration | None
+) -> CausalLM:
+    knobs = PolicyBounds() if arbitration is None else arbitration.dispatcher.arbiter.config.policy
     model = CausalLM.load(
         folders[profile.llm.model],
         threads=profile.llm.threads,
         context_tokens=profile.llm.context_tokens,
         placements=places.llm,
         slots=KV_SESSIONS,
+        drafts=[count for count in knobs.draft_tokens if count],
     )
-    if places.llm is not None:
-        model.warm_up()  # captures every graph, before anything urgent may run
+    if places.llm is not None:  # captures every graph, before anything urgent may run
+        model.warm_up(longest_chunk=max(knobs.prefill_chunk_tokens))
     return model
 
 
