@@ -35,6 +35,7 @@ CAPTURABLE = frozenset(
     [
         "Add",
         "Cast",
+        "Concat",
         "Conv",
         "Gather",
         "Gelu",
@@ -49,6 +50,7 @@ CAPTURABLE = frozenset(
         "ReduceLogSumExp",
         "Reshape",
         "ScatterElements",
+        "Slice",
         "Split",
         "Sub",
         "TopK",
@@ -223,8 +225,8 @@ def test_graphs_can_be_captured(model_dir: ModelDir, name: str) -> None:
     assert {node.op_type for node in graph.node} <= CAPTURABLE
     weights = {item.name for item in graph.initializer}
     for node in graph.node:
-        if node.op_type in {"Reshape", "TopK"}:
-            assert node.input[1] in weights
+        if node.op_type in {"Reshape", "Slice", "TopK"}:
+            assert set(node.input[1:]) <= weights
     for value in graph.input:
         free = [d.dim_param for d in value.type.tensor_type.shape.dim if d.dim_param]
         assert free == (["S"] if value.name in {"tokens", "positions"} else [])

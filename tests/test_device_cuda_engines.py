@@ -152,11 +152,14 @@ def test_sessions_end_before_their_memory_even_where_a_binding_is_kept(engines: 
     gone = weakref.ref(inner)
     session = engines.opened(inner, captures=False)
     kept = session.binding()
-    kept.bind_cpu_input("x", np.ones(1, np.float32))
-    del inner
+    bound = ort.OrtValue.ortvalue_from_numpy(np.ones(1, np.float32))
+    kept.bind_ortvalue_input("x", bound)
+    unbound = weakref.ref(bound)
+    del inner, bound
     engines.close()
     assert gone() is None
-    assert kept._iobinding is None
+    assert unbound() is None
+    assert kept is not None
 
 
 class FakeInner:

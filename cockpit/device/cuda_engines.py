@@ -151,11 +151,11 @@ class CudaSession:
         return made
 
     def close(self) -> None:
-        """End the session. Bindings keep theirs alive, so they are emptied: none may be used any more."""
+        """End the session. Bindings keep it and what was bound to them alive, so they are emptied: none may be used."""
         for reference in self._bindings:
             binding = reference()
             if binding is not None:
-                binding._iobinding = None
+                vars(binding).clear()
         self._bindings.clear()
         self.inner = None
 

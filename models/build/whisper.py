@@ -83,6 +83,43 @@ def _log_mel(g: Graph, bands: int) -> str:
     return x if g.real is np.float32 else g.op("Cast", [x], "mel_real", to=g.onnx_real)
 
 
+def _stem(g: Graph) -> str:
+    """The two convolutions over `mel`: (1, frames / 2, width)."""
+    x = "mel"
+    for index, stride in ((1, 1), (2, 2)):
+        source = f"encoder/conv{index}"
+        weights = [g.weight(f"{source}/{part}", g.model.f32(f"{source}/{part}")) for part in ("weight", "bias")]
+        y = g.op("Conv", [x, *weights], f"conv{index}", kernel_shape=[3], pads=[1, 1], strides=[stride])
+        x = g.op("Gelu", [y], f"conv{index}_gelu", approximate="none")
+    return g.op("Transpose", [x], "conv_rows", perm=[0, 2, 1])
+
+
+def _stem_products(g: Graph, bands: int, rows: int) -> str:
+    """The same from `samples`, as matrix products over three shifted inputs side by side.
+
+    cuDNN has no plan for these convolutions in float16: ONNX Runtime says so in red, then finds another way.
+    """
+    x = g.op("Transpose", [_log_mel(g, bands)], "mel_rows", perm=[0, 2, 1])
+    frames = 2 * rows
+    for index, stride in ((1, 1), (2, 2)):
+        source, at = f"encoder/conv{index}", f"conv{index}"
+        weight, bias = (g.model.f32(f"{source}/{part}") for part in ("weight", "bias"))
+        edge = g.reals(f"{at}_edge", np.zeros((1, 1, weight.shape[1]), np.float32))
+        padded = g.op("Concat", [edge, x, edge], f"{at}_padded", axis=1)
+        taps = [
+            g.op(
+                "Slice",
+                [padded, g.ints(tap), g.ints(tap + frames), g.ints(1), g.ints(stride)],
+                f"{at}_tap{tap}",
+            )
+            for tap in range(3)
+        ]
+        joined = g.op("Concat", taps, f"{at}_taps", axis=-1)
+        y = g.linear(joined, source, weight.transpose(0, 2, 1).reshape(weight.shape[0], -1), bias, at)
+        x = g.op("Gelu", [y], f"{at}_gelu", approximate="none")
+    return x
+
+
 def _encoder_layer(g: Graph, x: str, i: int, mass: str | None) -> str:
     source, at, heads = f"encoder/layer_{i}", f"e{i}", _heads(g.model, "encoder")
     y = g.norm(x, f"{source}/self_attention/layer_norm", f"{at}/norm")
@@ -104,13 +141,7 @@ def _build_encoder(model: Ct2Model, path: Path, precision: Precision) -> None:
     inputs.append(_value("log_count", (1, 1, 1, "T")))
     if g.on_device:
         inputs = [_value("samples", (1, 1, 2 * rows * HOP_SAMPLES + WINDOW_SAMPLES - HOP_SAMPLES))]
-    x = _log_mel(g, bands) if g.on_device else "mel"
-    for index, stride in ((1, 1), (2, 2)):
-        source = f"encoder/conv{index}"
-        weights = [g.reals(f"{source}/{part}", model.f32(f"{source}/{part}")) for part in ("weight", "bias")]
-        y = g.op("Conv", [x, *weights], f"conv{index}", kernel_shape=[3], pads=[1, 1], strides=[stride])
-        x = g.op("Gelu", [y], f"conv{index}_gelu", approximate="none")
-    x = g.op("Transpose", [x], "conv_rows", perm=[0, 2, 1])
+    x = _stem_products(g, bands, rows) if g.on_device else _stem(g)
     table, mass = g.reals("position_table", positions), None
     if not g.on_device:
         table = g.op("Gather", [table, "positions"], "position_rows", axis=0)
