@@ -5,7 +5,8 @@
 cold: a process that loads nothing before its first request arrives, so that request pays for loading and for every
 first run. cold_run: the model was loaded at start, but nothing was run. warm: loaded, `warm_up()` and `warmup_requests`
 requests of other content, then the first real one (on a GPU, `warm_up()` captures its graphs). steady: median of the
-requests that follow in the same process. Files may come from the page cache in every case: what is measured is the process, not the disk.
+requests that follow in the same process. Files may come from the page cache in every case: what is measured is the
+process, not the disk.
 """
 
 from __future__ import annotations
