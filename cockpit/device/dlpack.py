@@ -35,24 +35,12 @@ class _Tensor(ctypes.Structure):
 
 
 class _Managed(ctypes.Structure):
-    pass
+    _fields_ = [("tensor", _Tensor), ("manager_ctx", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
 
 
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
-_Managed._fields_ = [("tensor", _Tensor), ("manager_ctx", ctypes.c_void_p), ("deleter", _Deleter)]
-
-
-_taken: dict[int, object] = {}
-"""Descriptions that somebody holds, by address: they must not go before the taker is done."""
-
-
-def _done(managed: Any) -> None:
-    """The taker is done with it; the memory stays with its owner."""
-    _taken.pop(ctypes.addressof(managed.contents), None)
-
-
-_done_pointer = _Deleter(_done)
-
+_NOTHING = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p).value
+"""What the taker calls when it is done: a C function that ignores its argument. One of Python's would be gone by the
+time that values are destroyed at the end of the process."""
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -61,7 +49,8 @@ _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 class Lent:
     """A C-contiguous tensor at an address, for one library that takes DLPack. It owns nothing.
 
-    The memory must outlive the taker. Raises KeyError for an unknown device or type.
+    The memory must outlive the taker. The description (100 bytes) is never freed: the taker reads it once more when it
+    is done, which may be after the interpreter. Raises KeyError for an unknown device or type.
     """
 
     def __init__(self, address: int, shape: Sequence[int], dtype: np.dtype[Any], device: str) -> None:
@@ -69,10 +58,11 @@ class Lent:
         self._device = (KINDS[device], 0)
         kind = _DataType(_CODES[dtype.kind], dtype.itemsize * 8, 1)
         tensor = _Tensor(address, _Device(*self._device), len(shape), kind, self._shape, None, 0)
-        self._managed = _Managed(tensor, None, _done_pointer)
+        self._managed = _Managed(tensor, None, _NOTHING)
 
     def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
-        _taken[ctypes.addressof(self._managed)] = self
+        for part in (self._managed, self._shape):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(part))
         return _new_capsule(ctypes.addressof(self._managed), b"dltensor", None)
 
     def __dlpack_device__(self) -> tuple[int, int]:
