@@ -122,9 +122,10 @@ def _allowances() -> Iterator[MemoryLine]:
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """Medians of whole turns with the default models. Units: ms."""
+    """Medians of whole turns with these models (recognition, language model, English voice). Units: ms."""
 
     source: str
+    models: tuple[str, str, str]
     judge_ms: float
     """From the end of speech until its silence is known, beyond the silence that is asked for."""
     asr_ms: float
@@ -133,7 +134,25 @@ class Floors:
     tts_ms: float
 
 
-CPU_FLOORS = Floors("turns on two cores of an AMD EPYC, default models, 2026-11-29", 75.0, 105.0, 640.0, 55.0)
+FLOORS = {
+    "cpu": Floors(
+        "turns on two cores of an AMD EPYC, 2026-11-29",
+        ("whisper-base", "qwen2.5-coder-0.5b-instruct", "piper-en-joe"),
+        judge_ms=75.0,
+        asr_ms=105.0,
+        first_clause_ms=640.0,
+        tts_ms=55.0,
+    ),
+    "cuda": Floors(
+        "turns on one H200, 2026-11-29",
+        ("whisper-base-f16", "qwen2.5-coder-0.5b-instruct-f16", "piper-en-joe-gpu"),
+        judge_ms=17.0,
+        asr_ms=24.0,
+        first_clause_ms=45.0,
+        tts_ms=29.0,
+    ),
+}
+"""By device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,21 +166,11 @@ class LatencyEstimate:
 
 def estimate_latency(profile: Profile) -> LatencyEstimate:
     """From measured floors and the profile's own silences. Work begins at the candidate, beside the silence."""
-    measured = Profile()
-    if profile.device != "cpu":
-        return LatencyEstimate(f"no whole turn was measured on {profile.device} yet")
-    others = [
-        name
-        for name, ours in (
-            (profile.asr.model, measured.asr.model),
-            (profile.llm.model, measured.llm.model),
-            (profile.tts.en_voice, measured.tts.en_voice),
-        )
-        if name != ours
-    ]
+    floors, silences = FLOORS[profile.device], profile.endpoint
+    ours = (profile.asr.model, profile.llm.model, profile.tts.en_voice)
+    others = [name for name, known in zip(ours, floors.models, strict=True) if name != known]
     if others:
         return LatencyEstimate(f"no turn was measured with {', '.join(others)}")
-    floors, silences = CPU_FLOORS, profile.endpoint
     ready_ms = silences.candidate_silence.ms + floors.judge_ms + floors.asr_ms
     command_ms = max(silences.early_end_silence.ms + floors.judge_ms, ready_ms) + floors.tts_ms
     question_ms = max(silences.end_silence.ms, ready_ms + floors.first_clause_ms) + floors.tts_ms

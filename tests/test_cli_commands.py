@@ -62,6 +62,14 @@ def test_fetch_list_verify(capsys: pytest.CaptureFixture[str], small: Registry, 
     assert "run: cockpit models fetch fake" in run(capsys, "models", "verify", "fake")[1]
 
 
+def test_a_profiles_models_are_chosen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted: list[str] = []
+    monkeypatch.setattr(storing.Store, "fetch", lambda self, name, **_: wanted.append(name) or [])
+    assert run(capsys, "models", "fetch", "whisper-base", "--profile", "h200")[0] == 0
+    assert wanted == ["whisper-base", *load_profile("h200").profile.models]
+    assert "qwen2.5-coder-0.5b-instruct-f16" in wanted
+
+
 def test_a_failed_fetch_exits_4_without_a_traceback(
     capsys: pytest.CaptureFixture[str], small: Registry, tmp_path: Path
 ) -> None:

@@ -94,8 +94,15 @@ def test_longer_silence_makes_later_answers(profile_file: Callable[[str], str]) 
     assert patient.command_ms > usual.command_ms + 200
 
 
+def test_a_gpus_floors_are_its_own() -> None:
+    ours, theirs = (estimate_latency(load_profile(name).profile) for name in ("h200", "cpu"))
+    assert "H200" in ours.source
+    assert ours.command_ms is not None
+    assert theirs.command_ms is not None
+    assert 200 < ours.command_ms < theirs.command_ms
+
+
 def test_nothing_is_estimated_that_was_not_measured(profile_file: Callable[[str], str]) -> None:
-    assert estimate_latency(load_profile("h200").profile).command_ms is None
     other = estimate_latency(load_profile(profile_file("llm: {model: gemma-3-270m}\n")).profile)
     assert other.command_ms is None
     assert "gemma-3-270m" in other.source

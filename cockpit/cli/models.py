@@ -23,11 +23,13 @@ from models.store import Store
 app = typer.Typer(help="Fetch, list, build and verify model weights.", no_args_is_help=True, rich_markup_mode=None)
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Models; none: the default set.")]
+ForProfile = Annotated[str | None, typer.Option("--profile", help="Also every model that this profile loads.")]
 
 
 @app.command()
 def fetch(
     names: Names = None,
+    profile: ForProfile = None,
     everything: Annotated[bool, typer.Option("--all", help="Every model whose licence allows commercial use.")] = False,
     source: Annotated[
         list[Path] | None, typer.Option("--from", help="Folder to look in first (files must match their sha256).")
@@ -39,7 +41,7 @@ def fetch(
 ) -> None:
     """Fetch weights: resumable, checked against the pinned sha256, kept in the cache."""
     store = Store.open()
-    chosen = _chosen(store, names, everything=everything)
+    chosen = _chosen(store, names, profile, everything=everything)
     for entry in chosen:
         if not entry.commercial_use and not accept_licence:
             raise InputError(
@@ -87,13 +89,14 @@ def list_models(json: JsonFlag = False) -> None:
 @app.command()
 def build(
     names: Names = None,
+    profile: ForProfile = None,
     force: Annotated[bool, typer.Option("--force", help="Build again even when the build is current.")] = False,
     json: JsonFlag = False,
 ) -> None:
     """Build fetched weights into what the engines load. Needs the `build` extra; the car only needs the result."""
     store = Store.open()
     report = []
-    for entry in _chosen(store, names, everything=False):
+    for entry in _chosen(store, names, profile):
         work = entry.build is not None and (force or not store.is_built(entry.name))
         if work and not json:
             sys.stderr.write(f"{entry.name}: building\n")
@@ -108,14 +111,14 @@ def build(
 
 
 @app.command()
-def verify(names: Names = None, json: JsonFlag = False) -> None:
+def verify(names: Names = None, profile: ForProfile = None, json: JsonFlag = False) -> None:
     """Hash every source file again and check every build's fingerprint. Exit code 3 when anything is wrong.
 
     Without names: the default set, and whatever else is ready or was built here.
     """
     store = Store.open()
-    if names:
-        chosen = _chosen(store, names, everything=False)
+    if names or profile:
+        chosen = _chosen(store, names, profile)
     else:
         chosen = [entry for entry in store.registry.models if entry.default or _state(store, entry) in _IN_USE]
     faults = [fault for entry in chosen for fault in store.verify(entry.name)]
@@ -135,10 +138,17 @@ def _tell_step(step: str, share: float) -> None:
     sys.stderr.write(f"  {share:4.0%} {step}\n")
 
 
-def _chosen(store: Store, names: list[str] | None, *, everything: bool) -> list[ModelEntry]:
+def _chosen(
+    store: Store, names: list[str] | None, profile: str | None, *, everything: bool = False
+) -> list[ModelEntry]:
     if everything:
         return [entry for entry in store.registry.models if entry.commercial_use]
-    return [store.registry.get(name) for name in (names or store.registry.default_names)]
+    wanted = list(names or ())
+    if profile is not None:
+        from cockpit.profile_load import load_profile
+
+        wanted += load_profile(profile).profile.models
+    return [store.registry.get(name) for name in dict.fromkeys(wanted or store.registry.default_names)]
 
 
 def _state(store: Store, entry: ModelEntry) -> str:
