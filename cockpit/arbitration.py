@@ -15,7 +15,7 @@ from cockpit.housekeeping import Housekeeper
 from cockpit.lease import Dispatcher
 from cockpit.memoryplan import MemoryPlan
 from cockpit.modelwork import Evicted
-from cockpit.policystate import PolicyFile
+from cockpit.statefile import PolicyFile
 from cockpit.telemetry.watch import Watch, open_watch
 from models.errors import StartupError
 

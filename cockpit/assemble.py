@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from cockpit.arbiter.config import PolicyBounds
+from cockpit.arbiter.lanes import plan_lanes
 from cockpit.arbitration import Arbitration
 from cockpit.engines import Places, places_of
 from cockpit.modelwork import ModelWork, Unshared, anywhere
+from cockpit.peaks import Growth, PeaksFile, lane_peaks
 from cockpit.profile import Profile
 from cockpit.profile_plan import KV_SESSIONS, device_memory_bytes, plan_of
 from cockpit.runtime import Parts, Sink
@@ -90,18 +92,37 @@ def assemble(
     _refuse_what_is_not_built(profile)
     folders = {name: store.built(name) for name in profile.models}
     config = None if sharing is None else sharing.config
-    memory = plan_of(profile, config, store, device_memory_bytes(profile.device))
+    total_bytes = device_memory_bytes(profile.device)
+    file = _peaks_file(profile, sharing, total_bytes)
+    memory = plan_of(profile, config, store, total_bytes, None if file is None else file.peaks())
     memory.check()
-    arbitration = None
-    if sharing is not None:
-        plan = replace(sharing, memory=memory)
-        arbitration = _timed("lanes", announce, lambda: open_shared(plan, profile.device))
+    arbitration, places = None, None
     try:
-        return _load(profile, folders, sink, tracer or NullTracer(), announce, arbitration)
+        if sharing is not None:
+            plan = replace(sharing, memory=memory)
+            arbitration = _timed("lanes", announce, lambda: open_shared(plan, profile.device))
+        places = places_of(profile, arbitration)
+        growth = Growth(places.used_bytes)
+        assembly = _load(profile, folders, sink, tracer or NullTracer(), announce, arbitration, places, growth)
+        measured = lane_peaks(growth.of_stage, memory, places.stages(profile))
+        if measured:
+            plan_of(profile, config, store, total_bytes, measured).check()
+            if file is not None:
+                file.save(dict(measured))
     except BaseException:
+        if places is not None:
+            places.close()
         if arbitration is not None:
             arbitration.close()
         raise
+    return assembly
+
+
+def _peaks_file(profile: Profile, sharing: SharingPlan | None, total_bytes: int | None) -> PeaksFile | None:
+    """Where measured peaks are kept; None for a process that keeps nothing, and on a CPU, where they mean nothing."""
+    if profile.device == "cpu" or sharing is None or sharing.state_dir is None:
+        return None
+    return PeaksFile.of(sharing.state_dir, profile, [lane.name for lane in plan_lanes(sharing.config)], total_bytes)
 
 
 def _load(
@@ -111,14 +132,18 @@ def _load(
     tracer: Tracer,
     announce: Announce,
     arbitration: Arbitration | None,
+    places: Places,
+    growth: Growth,
 ) -> Assembly:
     generations, turn_ids = Generations(), TurnIds()
-    places = places_of(profile, arbitration)
 
-    recogniser = _timed("asr", announce, lambda: _recogniser(profile, folders, places))
-    model = _timed("llm", announce, lambda: _language_model(profile, folders, places, arbitration))
+    with growth.around("asr"):
+        recogniser = _timed("asr", announce, lambda: _recogniser(profile, folders, places))
+    with growth.around("llm"):
+        model = _timed("llm", announce, lambda: _language_model(profile, folders, places, arbitration))
     espeak = EspeakWorker.load(folders[ESPEAK])
-    tts = _timed("tts", announce, lambda: _voices(profile, folders, espeak, places))
+    with growth.around("tts"):
+        tts = _timed("tts", announce, lambda: _voices(profile, folders, espeak, places))
     understanding = Understanding.create(
         _vehicle(profile),
         model,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cockpit.arbiter.config import DIALOGUE
 from cockpit.arbiter.lanes import lanes_of
 from cockpit.arbitration import Arbitration
+from cockpit.peaks import Stage, nothing_used
 from cockpit.profile import Profile
 from models.engines.placement import CpuPlacement, Placement
 from models.errors import ConfigError
@@ -25,14 +26,28 @@ def _nothing() -> None:
 class Places:
     """asr, tts: one placement each. llm: one per lane that the arbiter may choose; None where it runs on any core.
 
-    seal: called once everything is loaded and warm. close: called before the device is closed.
+    speech_lane: where asr and tts run; empty on a CPU. seal: called once everything is loaded and warm. close: called
+    before the device is closed. used_bytes: device memory in use, 0 where it says nothing about this process.
     """
 
     asr: Placement
     tts: Placement
     llm: Mapping[str, Placement] | None = None
+    speech_lane: str = ""
     seal: Callable[[], None] = _nothing
     close: Callable[[], None] = _nothing
+    used_bytes: Callable[[], int] = nothing_used
+
+    def stages(self, profile: Profile) -> dict[str, Stage]:
+        """What loads together where, for the memory plan's measured peaks. Empty on a CPU."""
+        if self.llm is None:
+            return {}
+        speech = (self.speech_lane,)
+        return {
+            "asr": Stage(speech, (profile.asr.model,)),
+            "llm": Stage(tuple(self.llm), (profile.llm.model, "kv arena")),
+            "tts": Stage(speech, (profile.tts.en_voice, profile.tts.zh_voice)),
+        }
 
 
 def places_of(profile: Profile, arbitration: Arbitration | None) -> Places:
@@ -53,4 +68,5 @@ def places_of(profile: Profile, arbitration: Arbitration | None) -> Places:
     speech = lanes_of(arbiter.lanes, SPEECH) or lanes_of(arbiter.lanes, DIALOGUE)
     name = speech[-1].name
     llm = {lane.name: engines.placement(lane.name) for lane in lanes_of(arbiter.lanes, DIALOGUE)}
-    return Places(engines.placement(name), engines.placement(name), llm, engines.seal, engines.close)
+    asr, tts = engines.placement(name), engines.placement(name)
+    return Places(asr, tts, llm, name, engines.seal, engines.close, lambda: arbitration.device.memory().used_bytes)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cockpit.lease import Dispatcher
-from cockpit.policystate import PolicyFile
+from cockpit.statefile import PolicyFile
 from cockpit.telemetry.watch import Finding, Watch
 
 log = logging.getLogger("cockpit.housekeeping")

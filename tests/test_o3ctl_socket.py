@@ -18,7 +18,7 @@ from cockpit.control import ControlClient, ControlServer, Orders, default_socket
 from cockpit.housekeeping import Housekeeper
 from cockpit.lease import Dispatcher
 from cockpit.o3ctl import app
-from cockpit.policystate import PolicyFile
+from cockpit.statefile import PolicyFile
 from cockpit.telemetry.watch import Finding, GpuSample, NoWatch
 from models.errors import StartupError
 from tests.test_arbiter_lease import dispatcher_of

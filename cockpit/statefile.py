@@ -1,4 +1,4 @@
-"""What the online policy learnt, on disk: one file per hardware fingerprint, replaced atomically."""
+"""What a process learnt and the next one starts from, on disk: small JSON objects, replaced atomically."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 
 import orjson
 
-log = logging.getLogger("cockpit.policy")
+log = logging.getLogger("cockpit.state")
 
 
-class PolicyFile:
-    """`policy-FINGERPRINT.json` in `folder`. Another machine has another fingerprint, so it never reads this one's."""
+class StateFile:
+    """One object at `path`."""
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
-        self.path = folder / f"policy-{fingerprint}.json"
+    def __init__(self, path: Path) -> None:
+        self.path = path
 
     def load(self) -> dict[str, Any] | None:
-        """The saved state; None when there is none or it cannot be read (said in the log: the policy learns anew)."""
+        """The saved state; None when there is none or it cannot be read (said in the log: it is learnt anew)."""
         try:
             state = orjson.loads(self.path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, orjson.JSONDecodeError) as error:
-            log.warning("policy state %s cannot be read (%s): learning starts anew", self.path, error)
+            log.warning("%s cannot be read (%s): what it held is learnt anew", self.path, error)
             return None
         if not isinstance(state, dict):
-            log.warning("policy state %s holds no object: learning starts anew", self.path)
+            log.warning("%s holds no object: what it held is learnt anew", self.path)
             return None
         return state
 
@@ -44,3 +44,10 @@ class PolicyFile:
 
     def delete(self) -> None:
         self.path.unlink(missing_ok=True)
+
+
+class PolicyFile(StateFile):
+    """What the online policy learnt. Another machine has another fingerprint, so it never reads this one's."""
+
+    def __init__(self, folder: Path, fingerprint: str) -> None:
+        super().__init__(folder / f"policy-{fingerprint}.json")
