@@ -105,7 +105,6 @@ class CausalLM:
         *,
         threads: int = 2,
         context_tokens: int = 2048,
-        provider: str = "cpu",
         placements: Mapping[str, Placement] | None = None,
         slots: int = 8,
         drafts: Sequence[int] = (),
@@ -116,7 +115,7 @@ class CausalLM:
         placements (by lane name, all on one device) the memory of `slots` texts is taken now. drafts: the values of
         `LmSession.draft_tokens` whose runs a device captures.
         Raises ModelMissing, InputError (context longer than the model's, graphs of the other kind) or
-        DeviceUnavailable (provider not there, or no memory).
+        DeviceUnavailable (nowhere to run, or no memory).
         """
         missing = [name for name in FILES if not (model_dir / name).is_file()]
         if missing:
@@ -141,7 +140,7 @@ class CausalLM:
         runtime: Runtime
         if placements is None:
             cache = (1, config.kv_heads, context_tokens, config.head_dim)
-            runtime = CpuLm.load(model_dir, threads=threads, provider=provider, layers=config.layers, cache_shape=cache)
+            runtime = CpuLm.load(model_dir, threads=threads, layers=config.layers, cache_shape=cache)
         else:
             sizes = Sizes(
                 layers=config.layers,

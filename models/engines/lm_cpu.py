@@ -8,10 +8,7 @@ import numpy as np
 import onnxruntime as ort
 
 from models.engines.lm_head import F32, LmHead
-from models.errors import DeviceUnavailable
-
-PROVIDERS = {"cpu": "CPUExecutionProvider"}
-"""The device names this engine serves by itself. GPUs are reached through placements: see lm_device.py."""
+from models.engines.placement import CpuPlacement
 
 
 class CpuLm:
@@ -28,13 +25,11 @@ class CpuLm:
         self._cache_shape = cache_shape
 
     @classmethod
-    def load(
-        cls, model_dir: Path, *, threads: int, provider: str, layers: int, cache_shape: tuple[int, int, int, int]
-    ) -> CpuLm:
+    def load(cls, model_dir: Path, *, threads: int, layers: int, cache_shape: tuple[int, int, int, int]) -> CpuLm:
         """cache_shape: (1, kv_heads, capacity, head_dim). Raises DeviceUnavailable."""
-        body = open_graph(model_dir / "model.onnx", threads, provider)
-        head = LmHead(open_graph(model_dir / "head.onnx", threads, provider))
-        return cls(body, head, layers, cache_shape)
+        place = CpuPlacement(threads, spin=True)
+        head = LmHead(place.open(model_dir / "head.onnx").inner)
+        return cls(place.open(model_dir / "model.onnx").inner, head, layers, cache_shape)
 
     def open_body(self) -> CpuBody:
         return CpuBody.open(self._body, KvCache.allocate(self._layers, self._cache_shape))
@@ -113,24 +108,3 @@ class CpuBody:
 
     def close(self) -> None:
         """Nothing: the cache goes with the body."""
-
-
-def open_graph(path: Path, threads: int, provider: str) -> ort.InferenceSession:
-    """An ONNX Runtime session on exactly the provider asked for; raises DeviceUnavailable otherwise."""
-    wanted = PROVIDERS.get(provider)
-    if wanted is None or wanted not in ort.get_available_providers():
-        have = ", ".join(name for name, full in PROVIDERS.items() if full in ort.get_available_providers())
-        raise DeviceUnavailable(f"device '{provider}' cannot run {path.name} here; available: {have}")
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry(
-        "session.force_spinning_stop", "1"
-    )  # no spinning between runs: others need the cores
-    session = ort.InferenceSession(path, options, providers=[wanted])
-    active = session.get_providers()[0]
-    if active != wanted:
-        raise DeviceUnavailable(
-            f"{path.name} was asked to run on {wanted} but runs on {active}; check the installation"
-        )
-    return session
