@@ -10,7 +10,7 @@ from cockpit.arbiter.config import DIALOGUE, ArbiterConfig
 from cockpit.arbitration import Arbitration, open_arbitration
 from cockpit.memoryplan import MemoryPlan
 from cockpit.modelwork import LaneWork, anywhere
-from cockpit.warmup import WarmUps
+from cockpit.warmup import Warmer, WarmUps
 from models.engines.causal_lm import CausalLM
 from models.errors import ConfigError
 
@@ -65,7 +65,7 @@ def open_shared(plan: SharingPlan, kind: str) -> Arbitration:
 def share(arbitration: Arbitration, model: CausalLM, on_lane: Callable[[str], None] = anywhere) -> Sharing:
     """Bind the language model's work to the dialogue task and warm it up. on_lane: see LaneWork."""
     dispatcher = arbitration.dispatcher
-    warm_ups = WarmUps(dispatcher, dispatcher.arbiter.config.tasks, {DIALOGUE: _warmer(model)})
+    warm_ups = WarmUps(dispatcher, dispatcher.arbiter.config.tasks, {DIALOGUE: _warmer(model, on_lane)})
     # The control server beats in a thread of its own; without one the chain does so while it idles.
     housekeeping = arbitration.housekeeper.beat if arbitration.control is None else _nothing
     work = LaneWork(
@@ -93,12 +93,13 @@ def _nothing() -> None:
     return None
 
 
-def _warmer(model: CausalLM) -> Callable[[], None]:
+def _warmer(model: CausalLM, on_lane: Callable[[str], None]) -> Warmer:
     """One short request on a text of its own, so that no dialogue is disturbed and none waits long behind it."""
     session = model.open_session()
     filler = model.tokenizer.encode("warm up " * _WARM_TOKENS)
 
-    def warm() -> None:
+    def warm(lane: str) -> None:
+        on_lane(lane)
         # The other half of the filler each time: nothing of the last request may be reused.
         start = 0 if session.tokens[:1] != tuple(filler[:1]) else 1
         session.set_tokens(filler[start : start + _WARM_TOKENS])

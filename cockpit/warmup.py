@@ -15,8 +15,8 @@ log = logging.getLogger("cockpit.warmup")
 
 STALE_NS: Final = 60_000_000_000
 """A task that ran nothing for so long has lost its caches and clocks: it is warmed up again."""
-Warmer = Callable[[], None]
-"""Runs one request of the usual size, whose result nobody sees."""
+Warmer = Callable[[str], None]
+"""Runs one request of the usual size in the lane of that name; nobody sees its result."""
 
 
 class WarmUps:
@@ -71,8 +71,8 @@ class WarmUps:
     def _warm(self, name: str) -> None:
         for _ in range(self._tasks[name].warmup_requests):
             try:
-                with self._dispatcher.lease(name, judged=False):
-                    self._warmers[name]()
+                with self._dispatcher.lease(name, judged=False) as lease:
+                    self._warmers[name](lease.lane)
             except Refused as error:
                 log.info("warm-up of %s ends early: %s", name, error)
                 return

@@ -21,11 +21,12 @@ def test_every_task_runs_its_warmup_requests_the_urgent_last() -> None:
     warm_ups = WarmUps(
         dispatcher,
         dispatcher.arbiter.config.tasks,
-        {"navigation_task": lambda: order.append("n"), "dialogue_task": lambda: order.append("d")},
+        {name: order.append for name in ("navigation_task", "dialogue_task")},
         clock_ns=Clock(),
     )
     warm_ups.at_start()
-    assert order == ["d"] * 3 + ["n"] * 5
+    assert [lane.partition(":")[0] for lane in order] == ["dialogue_task"] * 3 + ["navigation_task"] * 5
+    assert set(order) <= {lane.name for lane in dispatcher.arbiter.lanes}
     dispatcher.arbiter.check()
 
 
@@ -34,7 +35,7 @@ def test_wake_up_warms_only_what_went_cold_and_only_once_at_a_time() -> None:
     clock = Clock()
     go, runs = threading.Event(), []
 
-    def slow() -> None:
+    def slow(_lane: str) -> None:
         runs.append(1)
         assert go.wait(5)
 
@@ -60,6 +61,6 @@ def test_wake_up_warms_only_what_went_cold_and_only_once_at_a_time() -> None:
 def test_a_refusal_ends_the_warm_up_quietly() -> None:
     dispatcher = dispatcher_of(latency_sla="10ms", timeout="20ms")
     dispatcher.pause("dialogue_task")
-    warm_ups = WarmUps(dispatcher, dispatcher.arbiter.config.tasks, {"dialogue_task": lambda: None})
+    warm_ups = WarmUps(dispatcher, dispatcher.arbiter.config.tasks, {"dialogue_task": lambda _lane: None})
     warm_ups.at_start()
     assert warm_ups.requests == 0
