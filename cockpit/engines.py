@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cockpit.arbiter.config import DIALOGUE
 from cockpit.arbiter.lanes import lanes_of
 from cockpit.arbitration import Arbitration
+from cockpit.copying import CopyTurns
 from cockpit.peaks import Stage, nothing_used
 from cockpit.profile import Profile
 from models.engines.placement import CpuPlacement, Placement
@@ -63,8 +64,10 @@ def places_of(profile: Profile, arbitration: Arbitration | None) -> Places:
 
     device = arbitration.device
     assert isinstance(device, LanedDevice)
-    engines = CudaEngines(device)
     arbiter = arbitration.dispatcher.arbiter
+    tasks = {lane.name: arbiter.task_index[lane.task] for lane in arbiter.lanes}
+    priorities = tuple(task.priority for task in arbiter.config.tasks.values())
+    engines = CudaEngines(device, CopyTurns(tasks, priorities))
     speech = lanes_of(arbiter.lanes, SPEECH) or lanes_of(arbiter.lanes, DIALOGUE)
     name = speech[-1].name
     llm = {lane.name: engines.placement(lane.name) for lane in lanes_of(arbiter.lanes, DIALOGUE)}

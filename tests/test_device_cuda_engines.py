@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import pytest
 from onnx import TensorProto, helper, save
 
 from cockpit.device.base import Lane, SessionSettings
-from cockpit.device.cuda_engines import HEAVY, STAGING_BYTES, CudaEngines, CudaPlacement, CudaSession, nodes_elsewhere
+from cockpit.device.cuda_engines import BULK_BYTES, STAGING_BYTES, CudaEngines, CudaPlacement
+from cockpit.device.cuda_sessions import HEAVY, CudaSession, nodes_elsewhere
 from cockpit.device.dlpack import Lent
 from models.build.llm_emit import Emitter, WeightFile
 from models.engines.placement import Buffer, CpuPlacement, view
@@ -99,6 +101,25 @@ def test_more_than_the_staging_memory_goes_in_pieces(placement: CudaPlacement) -
     np.testing.assert_array_equal(placement.read(buffer), values)
 
 
+def test_bulk_copies_take_turns_and_small_ones_do_not() -> None:
+    asked: list[tuple[str, int]] = []
+
+    class Copies:
+        def copy(self, lane: str, size_bytes: int, move: Callable[[int, int], None]) -> None:
+            asked.append((lane, size_bytes))
+            half = size_bytes // 2
+            move(half, size_bytes - half)
+            move(0, half)
+
+    placement = CudaEngines(FakeDevice(), Copies()).placement("speech")
+    small, bulk = (placement.allocate((size,), np.uint8) for size in (BULK_BYTES - 1, 3 * BULK_BYTES + 5))
+    for buffer in (small, bulk):
+        values = np.random.default_rng(4).integers(0, 255, buffer.shape, np.uint8)
+        placement.write(buffer, values)
+        np.testing.assert_array_equal(placement.read(buffer), values)
+    assert asked == [("speech", 3 * BULK_BYTES + 5)] * 2
+
+
 def test_values_of_another_size_are_refused(placement: CudaPlacement) -> None:
     with pytest.raises(ValueError, match=r"shape \(4,\)"):
         placement.write(placement.allocate((3,), np.int64), np.zeros(4, np.int64))
@@ -177,7 +198,7 @@ class FakeInner:
 
 def test_graphs_are_captured_at_start_and_never_after(engines: CudaEngines) -> None:
     inner = FakeInner()
-    session = CudaSession(inner, engines, captures=True)
+    session = CudaSession(inner, engines.start, captures=True)
     session.run(None, graph_id=0)
     session.run(None)
     session.run(None, graph_id=0)
@@ -193,9 +214,9 @@ def test_a_capture_holds_the_start_lock(engines: CudaEngines) -> None:
 
     class Inner(FakeInner):
         def run_with_iobinding(self, binding: Any, options: ort.RunOptions) -> None:
-            held.append(engines.lock.locked())
+            held.append(engines.start.lock.locked())
 
-    session = CudaSession(Inner(), engines, captures=True)
+    session = CudaSession(Inner(), engines.start, captures=True)
     session.run(None, graph_id=3)
     session.run(None, graph_id=3)
     assert held == [True, False]
@@ -203,7 +224,7 @@ def test_a_capture_holds_the_start_lock(engines: CudaEngines) -> None:
 
 def test_a_session_without_graphs_ignores_the_id(engines: CudaEngines) -> None:
     inner = FakeInner()
-    CudaSession(inner, engines, captures=False).run(None, graph_id=2)
+    CudaSession(inner, engines.start, captures=False).run(None, graph_id=2)
     assert inner.ids == ["none"]
 
 

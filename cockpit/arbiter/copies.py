@@ -1,6 +1,6 @@
 """Host-device copies in chunks, the most urgent task's first: a long copy delays an urgent one by one chunk at most.
 
-No engine hands it anything yet: at run time only PCM and tokens cross the bus (docs/arbiter.md).
+Who copies in this order: cockpit/copying.py.
 """
 
 from __future__ import annotations

@@ -9,9 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import threading
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,31 +18,19 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from cockpit.device.base import Lane, SessionSettings
+from cockpit.device.cuda_sessions import HEAVY, PROVIDER, CudaSession, Start, nodes_elsewhere
 from cockpit.device.dlpack import Lent
 from models.engines.placement import WEIGHT_INDEX, Buffer
 from models.errors import DeviceUnavailable, ModelMissing
 
-PROVIDER = "CUDAExecutionProvider"
 STAGING_BYTES = 4 << 20
 """Page-locked memory of each placement, half for either direction: 30 s of speech at 16 kHz fit."""
+BULK_BYTES = 64 << 10
+"""From this size on a copy waits for its turn among the lanes'."""
 ALIGN_BYTES = 256
 ATTENTION_KERNELS = 1 | 2 | 16
 """Flash, memory-efficient and plain attention, not cuDNN's (8), which ONNX Runtime otherwise prefers from compute
 capability 9 on: it makes a plan for every prompt length, and again in every thread, when it first meets it."""
-HEAVY = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "MatMulNBits", "Attention", "GroupQueryAttention"}) | {
-    "MultiHeadAttention",
-    "LayerNormalization",
-    "SkipLayerNormalization",
-    "SimplifiedLayerNormalization",
-    "SkipSimplifiedLayerNormalization",
-    "FusedMatMul",
-    "FusedConv",
-    "QuickGelu",
-    "Gelu",
-    "FastGelu",
-    "BiasGelu",
-}
-"""Work that must never run elsewhere. ONNX Runtime keeps the arithmetic of shapes on the CPU, which is right."""
 
 
 class Memory(Protocol):
@@ -70,16 +56,30 @@ class LanedDevice(Protocol):
     def session_settings(self, lane: str) -> SessionSettings: ...
 
 
+class Copies(Protocol):
+    """Who orders bulk copies: cockpit.copying.CopyTurns, or nobody."""
+
+    def copy(self, lane: str, size_bytes: int, move: Callable[[int, int], None]) -> None:
+        """Call `move(offset, size)`, which returns when these bytes are there, until all of them are."""
+        ...
+
+
+class AtOnce:
+    """For a process whose lanes do not compete."""
+
+    def copy(self, lane: str, size_bytes: int, move: Callable[[int, int], None]) -> None:
+        move(0, size_bytes)
+
+
 class CudaEngines:
     """Makes placements on one device and owns the sessions and the memory. Close it before the device."""
 
-    def __init__(self, device: LanedDevice) -> None:
+    def __init__(self, device: LanedDevice, copies: Copies | None = None) -> None:
         ort.set_default_logger_severity(3)  # it warns of every session that CUDA is no plug-in here
         self._device = device
         self.memory: Memory = device.driver
-        self.lock = threading.Lock()
-        """Held while a session is opened or a graph captured."""
-        self.sealed = False
+        self.copies = copies or AtOnce()
+        self.start = Start()
         self.allocated_bytes = 0
         self._sessions: list[CudaSession] = []
         self._blocks: list[int] = []
@@ -93,7 +93,7 @@ class CudaEngines:
 
     def seal(self) -> None:
         """Start-up is over: from here on nothing is opened, and what was not captured is run without a graph."""
-        self.sealed = True
+        self.start.over = True
 
     def block(self, size_bytes: int) -> int:
         """Device memory that lives until `close`. Raises DeviceUnavailable."""
@@ -112,7 +112,7 @@ class CudaEngines:
 
     def opened(self, inner: ort.InferenceSession, captures: bool) -> CudaSession:
         """Take a new session into account."""
-        session = CudaSession(inner, self, captures)
+        session = CudaSession(inner, self.start, captures)
         self._sessions.append(session)
         return session
 
@@ -131,54 +131,6 @@ class CudaEngines:
             self.memory.free(address)
         for host in pages:
             self.memory.free_pinned(host)
-
-
-class CudaSession:
-    """A session on a lane's stream. `uncaptured`: runs that asked for a graph which was not captured at start."""
-
-    def __init__(self, inner: ort.InferenceSession, engines: CudaEngines, captures: bool) -> None:
-        self.inner = inner
-        self.uncaptured = 0
-        self._engines = engines
-        self._captures = captures
-        self._captured: set[int] = set()
-        self._bindings: list[weakref.ref[ort.IOBinding]] = []
-        self._options: dict[int, ort.RunOptions] = {}
-
-    def binding(self) -> ort.IOBinding:
-        made = self.inner.io_binding()
-        self._bindings.append(weakref.ref(made))
-        return made
-
-    def close(self) -> None:
-        """End the session. Bindings keep it and what was bound to them alive, so they are emptied: none may be used."""
-        for reference in self._bindings:
-            binding = reference()
-            if binding is not None:
-                vars(binding).clear()
-        self._bindings.clear()
-        self.inner = None
-
-    def run(self, binding: ort.IOBinding, *, graph_id: int = -1) -> None:
-        """See Session. ONNX Runtime warms up and captures within the first run of a `graph_id`."""
-        if not self._captures or graph_id < 0 or graph_id in self._captured:
-            self.inner.run_with_iobinding(binding, self._run_options(graph_id))
-        elif self._engines.sealed:
-            self.uncaptured += 1
-            self.inner.run_with_iobinding(binding, self._run_options(-1))
-        else:
-            with self._engines.lock:
-                self.inner.run_with_iobinding(binding, self._run_options(graph_id))
-            self._captured.add(graph_id)
-
-    def _run_options(self, graph_id: int) -> ort.RunOptions:
-        known = self._options.get(graph_id)
-        if known is None:
-            known = self._options[graph_id] = ort.RunOptions()
-            known.add_run_config_entry("disable_synchronize_execution_providers", "1")
-            if self._captures:  # 0 is what a run without an id would get
-                known.add_run_config_entry("gpu_graph_id", str(graph_id + 1) if graph_id >= 0 else "-1")
-        return known
 
 
 class CudaPlacement:
@@ -201,7 +153,7 @@ class CudaPlacement:
     ) -> CudaSession:
         if not graph.is_file():
             raise ModelMissing(f"{graph} is missing; run `cockpit models build {graph.parent.name}`")
-        if self._engines.sealed:
+        if self._engines.start.over:
             raise DeviceUnavailable(f"{graph.name} was to be opened after start-up; open every session before `seal`")
         options = ort.SessionOptions()
         options.log_severity_level = 3
@@ -217,7 +169,7 @@ class CudaPlacement:
             "use_tf32": "0",
             "sdpa_kernel": str(ATTENTION_KERNELS),
         }
-        with self._engines.lock:
+        with self._engines.start.lock:
             inner = ort.InferenceSession(str(graph), options, providers=[(PROVIDER, chosen)])
         self._refuse_elsewhere(graph, inner)
         return self._engines.opened(inner, capture)
@@ -272,6 +224,19 @@ class CudaPlacement:
         self._copy_up(buffer.address, data.reshape(-1).view(np.uint8))
 
     def _copy_up(self, address: int, data: NDArray[np.uint8]) -> None:
+        """Queued when it is small; in turn with the other lanes' copies, and finished, when it is not."""
+        if data.size < BULK_BYTES:
+            self._stage_up(address, data)
+            return
+
+        def move(offset: int, size: int) -> None:
+            self._stage_up(address + offset, data[offset : offset + size])
+            self._memory.synchronise(self.stream)
+            self._used = 0
+
+        self._engines.copies.copy(self.lane, data.size, move)
+
+    def _stage_up(self, address: int, data: NDArray[np.uint8]) -> None:
         """Through the staging memory, piece by piece; a piece is not overwritten before the stream has read it."""
         half = STAGING_BYTES // 2
         done = 0
@@ -288,25 +253,26 @@ class CudaPlacement:
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
         out = np.empty(buffer.shape, buffer.dtype)
-        half, done = STAGING_BYTES // 2, 0
-        while done < buffer.size_bytes:
-            size = min(half, buffer.size_bytes - done)
-            self._memory.download(self._down, buffer.address + done, size, self.stream)
-            self._memory.synchronise(self.stream)
-            ctypes.memmove(out.ctypes.data + done, self._down, size)
-            done += size
+
+        def move(offset: int, size: int) -> None:
+            self._stage_down(out.ctypes.data + offset, buffer.address + offset, size)
+
+        if buffer.size_bytes < BULK_BYTES:
+            move(0, buffer.size_bytes)
+        else:
+            self._memory.synchronise(self.stream)  # what runs there must not take the copies' turn
+            self._engines.copies.copy(self.lane, buffer.size_bytes, move)
         self._used = 0  # the stream is idle: all of the staging memory is free again
         return out
 
-
-def nodes_elsewhere(session: ort.InferenceSession) -> dict[str, int]:
-    """Op type -> how many nodes of it are not on CUDA. The session was opened by a CudaPlacement."""
-    counts: dict[str, int] = {}
-    for part in session.get_provider_graph_assignment_info():
-        if part.ep_name != PROVIDER:
-            for node in part.get_nodes():
-                counts[node.op_type] = counts.get(node.op_type, 0) + 1
-    return counts
+    def _stage_down(self, host: int, address: int, size_bytes: int) -> None:
+        half, done = STAGING_BYTES // 2, 0
+        while done < size_bytes:
+            size = min(half, size_bytes - done)
+            self._memory.download(self._down, address + done, size, self.stream)
+            self._memory.synchronise(self.stream)
+            ctypes.memmove(host + done, self._down, size)
+            done += size
 
 
 def _aligned(size_bytes: int) -> int:
