@@ -9,14 +9,11 @@ from cockpit.arbiter.config import DIALOGUE
 from cockpit.arbiter.lanes import lanes_of
 from cockpit.arbitration import Arbitration
 from cockpit.copying import CopyTurns
+from cockpit.floors import SPEECH
 from cockpit.peaks import Stage, nothing_used
 from cockpit.profile import Profile
 from models.engines.placement import CpuPlacement, Placement
 from models.errors import ConfigError
-
-SPEECH = "speech_task"
-"""The task whose widest lane recognition and voices run in on a GPU. They cannot yield in time, so they get clusters of
-their own; a profile without this task puts them beside the dialogue."""
 
 
 def _nothing() -> None:

@@ -16,6 +16,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from cockpit.arbiter.config import ArbiterConfig, Facts, parse
+from cockpit.floors import task_floors_ms
 from cockpit.profile import Profile
 from cockpit.profile_yaml import Document, Fault, KeyPath, Place, read_yaml
 from models.errors import ConfigError
@@ -187,6 +188,9 @@ def _check_arbiter(
     if "orchestration" not in data and "tasks" not in data:
         return None, []
     facts = replace(facts, engines_gate_kv=False, engines_hold_l2=False)
+    if not facts.floor_ms:
+        floor_ms, source = task_floors_ms(data)
+        facts = replace(facts, floor_ms=floor_ms, floor_source=source)
     checked = parse({"orchestration": data.get("orchestration", {}), "tasks": data.get("tasks")}, facts)
     placed = [
         [Fault(nearest_place(item.path, places, root), f"{dotted(item.path)}: {item.message}") for item in items]

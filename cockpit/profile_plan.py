@@ -15,6 +15,7 @@ from pathlib import Path
 from cockpit.arbiter.budget import kv_bytes
 from cockpit.arbiter.config import DIALOGUE, ArbiterConfig
 from cockpit.arbiter.lanes import plan_lanes
+from cockpit.floors import FLOORS
 from cockpit.memoryplan import MIB, MemoryLine, MemoryPlan, TaskNeed, kv_arena, lane_caps
 from cockpit.profile import Profile
 from cockpit.profile_load import LoadedProfile
@@ -118,41 +119,6 @@ def _allowances() -> Iterator[MemoryLine]:
     for stage, count_bytes in ACTIVATION_BYTES.items():
         yield MemoryLine(f"{stage} activations", "activations", count_bytes, "allowance, measured with default models")
     yield MemoryLine("process", "process", PROCESS_BYTES, "interpreter and libraries, measured")
-
-
-@dataclass(frozen=True, slots=True)
-class Floors:
-    """Medians of whole turns with these models (recognition, language model, English voice). Units: ms."""
-
-    source: str
-    models: tuple[str, str, str]
-    judge_ms: float
-    """From the end of speech until its silence is known, beyond the silence that is asked for."""
-    asr_ms: float
-    first_clause_ms: float
-    """Of a free answer, from its question to the text of the first clause."""
-    tts_ms: float
-
-
-FLOORS = {
-    "cpu": Floors(
-        "turns on two cores of an AMD EPYC, 2026-11-29",
-        ("whisper-base", "qwen2.5-coder-0.5b-instruct", "piper-en-joe"),
-        judge_ms=75.0,
-        asr_ms=105.0,
-        first_clause_ms=640.0,
-        tts_ms=55.0,
-    ),
-    "cuda": Floors(
-        "turns on one H200, 2026-11-29",
-        ("whisper-base-f16", "qwen2.5-coder-0.5b-instruct-f16", "piper-en-joe-gpu"),
-        judge_ms=17.0,
-        asr_ms=24.0,
-        first_clause_ms=45.0,
-        tts_ms=29.0,
-    ),
-}
-"""By device."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,9 @@ class Facts:
     memory_total_mb: int | None = None
     models: Collection[str] | None = None
     floor_ms: Mapping[str, float] = field(default_factory=dict)
-    """Task -> shortest latency measured on this machine, alone."""
+    """Task -> shortest latency measured with nothing beside it; for a task that streams, to its first token."""
+    floor_source: str = "here"
+    """Where these were measured."""
     engines_gate_kv: bool = True
     """False: no engine acts on `kv_keep_ratio`, so any but 1.0 is refused. The simulator's do."""
     engines_hold_l2: bool = True
@@ -349,7 +351,7 @@ def _floors(reader: Reader, tasks: Mapping[str, TaskProfile], facts: Facts) -> N
             reader.warnings.append(
                 Fault(
                     ("tasks", name, "latency_sla"),
-                    f"{task.latency_sla_ns / 1e6:g} ms is shorter than the {floor_ms:g} ms measured here with nothing "
-                    "beside it: the SLA cannot be met; raise it or choose a smaller model",
+                    f"{task.latency_sla_ns / 1e6:g} ms is shorter than the {floor_ms:g} ms measured with nothing "
+                    f"beside it ({facts.floor_source}): it cannot be met; raise it or choose a smaller model",
                 )
             )
