@@ -172,6 +172,10 @@ def test_a_stream_is_late_by_its_first_token_and_others_by_their_end() -> None:
     without_tokens = started(arbiter, NAV, 20 * S)
     arbiter.finish(without_tokens, 20 * S + 151 * MS)
     assert arbiter.missed == [1, 1, 0]
+    urgent_with_tokens = started(arbiter, NAV, 30 * S)
+    arbiter.report(urgent_with_tokens, 30 * S + 10 * MS, 1)
+    arbiter.finish(urgent_with_tokens, 30 * S + 152 * MS, 7)
+    assert arbiter.missed == [2, 1, 0], "the route is what counts, not its first token"
 
 
 def test_a_request_of_lower_priority_does_not_end_a_slice() -> None:

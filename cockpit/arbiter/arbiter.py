@@ -252,9 +252,12 @@ class Arbiter:
         self.queues.give_back(request)
 
     def _measure(self, request: Request, now_ns: int) -> None:
-        """A stream is judged by its first token: that is what its user waits for. The token floor judges the rest."""
+        """A stream is judged by its first token: that is what its user waits for, and the token floor judges the rest.
+        Urgent tasks are judged by their end, whatever they report.
+        """
         task = request.task
-        latency_ns = (request.first_token_ns or now_ns) - request.submitted_ns
+        ended_ns = now_ns if self._urgent[task] else request.first_token_ns or now_ns
+        latency_ns = ended_ns - request.submitted_ns
         sla_ns = self._slas[task]
         self.latency[task].add(latency_ns)
         if latency_ns > sla_ns:

@@ -62,7 +62,7 @@ class Request:
     """One request. Owned by the arbiter's pool; valid for its holder until `finish` or a refusal.
 
     kv_bytes: what its session must be able to hold. chunk_tokens, draft_tokens, keep_ratio: what the decision gave.
-    first_token_ns: when its first token was reported, 0 before; its latency ends there (TTFT), not with its stream.
+    first_token_ns: when its first token was reported, 0 before; its latency ends there (TTFT) unless it is urgent.
     judged: somebody waits for it; what is computed ahead of need is in no latency and never late.
     key: place in its queue, lower first. degraded: it was late and now runs behind shorter ones with less KV.
     """
