@@ -23,8 +23,8 @@ class LaneStatus:
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
     """One task. Latencies in ms over all its requests since start, from submission to the first token that was reported
-    (TTFT), to the end for urgent tasks and requests without tokens. missed_sla counts those past the SLA. What was computed ahead of
-    need (warm-up, idle time) is in none of them, nor in `finished`.
+    (TTFT), to the end for urgent tasks and requests without tokens. missed_sla counts those past the SLA. What was
+    computed ahead of need (warm-up, idle time) is in none of them, nor in `finished`.
     """
 
     name: str
