@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.gpu_engine_parts import asr, llm, memory, tts
 from benchmarks.placed import ON_CPU, model_folder, opened
-from benchmarks.progress import Report, head
+from benchmarks.progress import Report, head, report_options
 from models.errors import CockpitError
 from models.store import Store
 
@@ -56,9 +56,7 @@ def main() -> int:
     parser.add_argument("--references", default=ON_CPU["llm"], help="CPU language models to compare with, comma list")
     parser.add_argument("--cpu-threads", type=int, default=min(8, len(os.sched_getaffinity(0))))
     parser.add_argument("--models", type=Path, help="folder of built models; default: the model store")
-    parser.add_argument("--budget-s", type=float, default=145.0, help="begin no further part after this (145)")
-    parser.add_argument("--out", type=Path, help="write results here as they come")
-    parser.add_argument("--json", action="store_true")
+    report_options(parser, 145.0)
     arguments = parser.parse_args()
     report = Report(arguments.out, arguments.budget_s)
     report.put(**head())

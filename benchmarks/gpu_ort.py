@@ -18,7 +18,6 @@ import statistics
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ import torch
 from benchmarks.gpu_model import Model, random_model
 from benchmarks.gpu_ort_graph import GraphPlan
 from benchmarks.gpu_ort_session import Stepper, compare, weights_of
-from benchmarks.progress import Report, head
+from benchmarks.progress import Report, head, report_options
 from cockpit.device.cuda_decode import DecodeShape
 from models.errors import CockpitError
 
@@ -140,9 +139,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--no-genai", dest="genai", action="store_false")
-    parser.add_argument("--budget-s", type=float, default=140.0, help="start nothing more after about this (140)")
-    parser.add_argument("--out", type=Path, help="write results here as they come")
-    parser.add_argument("--json", action="store_true")
+    report_options(parser, 140.0)
     arguments = parser.parse_args()
     report = Report(arguments.out, arguments.budget_s)
     report.put(**head())

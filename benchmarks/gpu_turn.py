@@ -13,12 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.progress import Report, head, percentiles
+from benchmarks.progress import Report, head, percentiles, report_options
 from benchmarks.turn_parts import ANSWER_LIMIT_S, chosen_commands, play, turn_row
 from cockpit.assemble import Assembly, assemble
 from cockpit.profile_load import load_profile
@@ -70,9 +69,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--profile", default="h200")
     parser.add_argument("--commands", type=int, default=24, help="how many spoken commands, half en, half zh (24)")
     parser.add_argument("--compare-cpu", action="store_true", help="the same commands with profile cpu")
-    parser.add_argument("--budget-s", type=float, default=145.0, help="play no further command after this (145)")
-    parser.add_argument("--out", type=Path, help="write results here as they come")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    report_options(parser, 145.0)
     return parser.parse_args()
 
 

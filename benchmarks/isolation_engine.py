@@ -37,7 +37,7 @@ from benchmarks.isolation_tasks import (
     worth_of,
 )
 from benchmarks.placed import Watched, model_folder
-from benchmarks.progress import Report, head
+from benchmarks.progress import Report, head, report_options
 from cockpit.arbitration import Arbitration, open_arbitration
 from models.engines.causal_lm import CausalLM
 from models.engines.placement import Placement
@@ -200,9 +200,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=2.0, help="for the load's rate alone")
     parser.add_argument("--model", help="name of the built model")
     parser.add_argument("--models", type=Path, help="folder of built models; default: the model store")
-    parser.add_argument("--budget-s", type=float, default=120.0, help="begin no further case after this (120)")
-    parser.add_argument("--out", type=Path, help="write results here as they come")
-    parser.add_argument("--json", action="store_true")
+    report_options(parser, 120.0)
     return parser.parse_args()
 
 

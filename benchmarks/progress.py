@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -13,6 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+
+def report_options(parser: argparse.ArgumentParser, budget_s: float) -> None:
+    """The options of every benchmark that reports as it goes."""
+    parser.add_argument(
+        "--budget-s", type=float, default=budget_s, help=f"begin nothing more after so many seconds ({budget_s:g})"
+    )
+    parser.add_argument("--out", type=Path, help="write results here as they come")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 class Report:

@@ -121,20 +121,6 @@ class Size(Quantity):
         return round(self.base)
 
 
-class Frequency(Quantity):
-    """A rate; base unit Hz."""
-
-    __slots__ = ()
-    KIND = "frequency"
-    UNITS: ClassVar[dict[str, float]] = {"Hz": 1.0, "kHz": 1e3}
-    EXAMPLE = "16kHz"
-
-    @property
-    def hz(self) -> int:
-        """Hertz, rounded."""
-        return round(self.base)
-
-
 class Level(Quantity):
     """A level or gain in decibels."""
 

@@ -178,6 +178,26 @@ def test_a_stream_is_late_by_its_first_token_and_others_by_their_end() -> None:
     assert arbiter.missed == [2, 1, 0], "the route is what counts, not its first token"
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_an_arm_that_breaks_the_token_floor_is_left_for_the_safe_one(frozen: bool) -> None:
+    arbiter = arbiter_of()
+    arbiter.policy.arm = 1
+    arbiter.policy_changed()
+    arbiter.policy.frozen = frozen
+    stream = started(arbiter, DIALOGUE, 0)
+    for second in range(1, 5):
+        arbiter.report(stream, second * S, 10)
+        assert (arbiter.policy.arm, arbiter.floor.entered) == (1, 0), "it may recover for five seconds"
+    for second in range(5, 8):
+        arbiter.report(stream, second * S, 10)
+    assert arbiter.floor.entered == 1
+    assert arbiter.policy.arm == (1 if frozen else 0)
+    assert arbiter.policy.reverts == (0 if frozen else 1)
+    arbiter.finish(stream, 8 * S)
+    assert started(arbiter, DIALOGUE, 9 * S).chunk_tokens == arbiter.arm.prefill_chunk_tokens
+    arbiter.check()
+
+
 def test_a_request_of_lower_priority_does_not_end_a_slice() -> None:
     arbiter = arbiter_of()
     dialogue = started(arbiter, DIALOGUE, 0)

@@ -203,7 +203,7 @@ class Arbiter:
         if new_tokens:
             request.tokens += new_tokens
             request.first_token_ns = request.first_token_ns or now_ns
-            self.floor.generated(task, new_tokens, now_ns - request.reported_ns, now_ns)
+            self._generated(request, new_tokens, now_ns)
         request.reported_ns = now_ns
         if request.session is not None:
             session = self.table.sessions.get(request.session)
@@ -239,7 +239,7 @@ class Arbiter:
         task = request.task
         if request.state == RUNNING:
             if new_tokens:
-                self.floor.generated(task, new_tokens, now_ns - request.reported_ns, now_ns)
+                self._generated(request, new_tokens, now_ns)
             self._leave_lane(task)
             self.memory.let_go(request, now_ns)
             if request.judged:
@@ -250,6 +250,13 @@ class Arbiter:
                 self.memory.let_go(request, now_ns)
             self.log.note(now_ns, task, CANCELLED)
         self.queues.give_back(request)
+
+    def _generated(self, request: Request, new_tokens: int, now_ns: int) -> None:
+        """Tell the token floor. Where its promise breaks under an arm that is tried, the safe one is taken back."""
+        entered = self.floor.entered
+        self.floor.generated(request.task, new_tokens, now_ns - request.reported_ns, now_ns)
+        if self.floor.entered != entered and self.policy.red_line():
+            self._apply_arm()
 
     def _measure(self, request: Request, now_ns: int) -> None:
         """A stream is judged by its first token: that is what its user waits for, and the token floor judges the rest.

@@ -88,12 +88,6 @@ class ArbiterConfig:
     tasks: Mapping[str, TaskProfile]
     policy: PolicyBounds
 
-    @property
-    def system_clusters(self) -> tuple[str, ...]:
-        """Clusters in no task's mask: they belong to the system."""
-        taken = {name for task in self.tasks.values() for name in task.clusters}
-        return tuple(name for name in self.clusters if name not in taken)
-
 
 @dataclass(frozen=True, slots=True)
 class Facts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cockpit.arbiter.config import ArbiterConfig, TaskProfile
@@ -55,13 +55,3 @@ def lanes_of(lanes: Sequence[LanePlan], task: str) -> tuple[LanePlan, ...]:
 def widest(lanes: Sequence[LanePlan], task: TaskProfile) -> LanePlan:
     """The lane over the task's whole mask: what runs when no policy has learnt anything better."""
     return lanes_of(lanes, task.name)[-1]
-
-
-def overlaps(lanes: Sequence[LanePlan]) -> Mapping[str, tuple[str, ...]]:
-    """Lane -> lanes of other tasks that share a cluster with it."""
-    return {
-        lane.name: tuple(
-            other.name for other in lanes if other.task != lane.task and other.cluster_bits & lane.cluster_bits
-        )
-        for lane in lanes
-    }
