@@ -1,6 +1,7 @@
 """A whole turn on the GPU: recorded commands at the speed they were spoken, end of speech -> first audio.
 
-    python -m benchmarks.gpu_turn [--profile h200] [--commands 24] [--compare-cpu] [--out FILE.json]
+    python -m benchmarks.gpu_turn [--profile h200] [--commands 24] [--compare-cpu] [--out FILE.json] [--plot FILE.png]
+    python -m benchmarks.gpu_turn --saved FILE.json --plot FILE.png
 
 The zero is acoustic, as in benchmarks/turn.py: the known last sample of speech of each WAV. Commands mostly need no
 model step, so free questions follow, asked in words: there the zero is the end of recognition, and what is timed is
@@ -13,12 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.progress import Report, head, percentiles, report_options
-from benchmarks.turn_parts import ANSWER_LIMIT_S, chosen_commands, play, turn_row
+from benchmarks.turn_parts import ANSWER_LIMIT_S, chosen_commands, play, plot_first_audio, turn_row
 from cockpit.assemble import Assembly, assemble
 from cockpit.profile_load import load_profile
 from cockpit.runtime import NullSink, Runtime
@@ -44,6 +46,9 @@ QUESTIONS: tuple[tuple[str, Language], ...] = (
 
 def main() -> int:
     options = _arguments()
+    if options.saved is not None:
+        _show(json.loads(options.saved.read_text(encoding="utf-8")), options)
+        return 0
     report = Report(options.out, options.budget_s)
     report.put(**head(), profile=options.profile, limit_ms=LIMIT_MS)
     chosen = chosen_commands(options.commands)
@@ -57,11 +62,23 @@ def main() -> int:
     except CockpitError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    if options.json:
-        print(json.dumps(report.values, ensure_ascii=False))
-    else:
-        _print(report.values)
+    _show(report.values, options)
     return 0
+
+
+def _show(values: dict[str, Any], options: argparse.Namespace) -> None:
+    if options.plot is not None:
+        runs = {values["profile"]: "turns", "cpu": "cpu_turns"}
+        drawn = {
+            f"profile {name}": [row["first_audio_ms"] for row in values[key]["commands"]]
+            for name, key in runs.items()
+            if key in values
+        }
+        plot_first_audio(drawn, LIMIT_MS, options.plot)
+    if options.json:
+        print(json.dumps(values, ensure_ascii=False))
+    else:
+        _print(values)
 
 
 def _arguments() -> argparse.Namespace:
@@ -69,6 +86,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--profile", default="h200")
     parser.add_argument("--commands", type=int, default=24, help="how many spoken commands, half en, half zh (24)")
     parser.add_argument("--compare-cpu", action="store_true", help="the same commands with profile cpu")
+    parser.add_argument("--plot", type=Path, help="write the distributions as a picture")
+    parser.add_argument("--saved", type=Path, help="play nothing: show what an earlier run wrote with --out")
     report_options(parser, 145.0)
     return parser.parse_args()
 

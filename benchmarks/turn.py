@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.asr import ctranslate2_folder
 from benchmarks.peer import END_SILENCE_MS, GluedPeer, PeerTurn
-from benchmarks.turn_parts import AUDIO, chosen_commands, play, turn_row
+from benchmarks.turn_parts import AUDIO, chosen_commands, play, plot_first_audio, turn_row
 from cockpit.assemble import Assembly, assemble
 from cockpit.profile_load import load_profile
 from cockpit.runtime import NullSink, Runtime
@@ -35,6 +35,8 @@ from pipeline.vehicle.schemas import TOOL_NAMES, schema_of
 from pipeline.wav import read_wav
 
 PERCENTILES = (50, 99)
+LIMIT_MS = 600.0
+"""The bar for P50 on two cores."""
 
 
 def main() -> None:
@@ -50,7 +52,9 @@ def main() -> None:
         assembly.close()
     result = _summary(rows)
     if arguments.plot:
-        _plot(rows, arguments.plot)
+        series = {"Cockpit": "first_audio_ms", "faster-whisper + llama.cpp + piper": "peer_first_audio_ms"}
+        drawn = {label: [row[key] for row in rows] for label, key in series.items()}
+        plot_first_audio(drawn, LIMIT_MS, arguments.plot)
     if arguments.json:
         print(json.dumps(result, ensure_ascii=False))
     else:
@@ -130,27 +134,13 @@ def _print(rows: list[dict[str, Any]], result: dict[str, Any]) -> None:
             f"{parts['tts']:5.0f}  {row['reply'][:60]}"
         )
     print(f"\nfirst audio after the last sample of speech, ms   P50 {result['first_audio_ms']['p50']:.0f}  ", end="")
-    print(f"P99 {result['first_audio_ms']['p99']:.0f}   (limit 600 P50)")
+    print(f"P99 {result['first_audio_ms']['p99']:.0f}   (limit {LIMIT_MS:.0f} P50)")
     print(
         f"faster-whisper + llama.cpp + piper, ms             P50 {result['peer_first_audio_ms']['p50']:.0f}  ", end=""
     )
     print(f"P99 {result['peer_first_audio_ms']['p99']:.0f}   ({END_SILENCE_MS:.0f} of them waiting for silence)")
     print(f"ratio P50 {result['ratio']:.2f}   P99 {result['ratio_p99']:.2f}   ", end="")
     print(f"without either wait for silence {result['ratio_compute']:.2f}")
-
-
-def _plot(rows: list[dict[str, Any]], file: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.subplots()
-    for key, label in (("first_audio_ms", "Cockpit"), ("peer_first_audio_ms", "faster-whisper + llama.cpp + piper")):
-        values = np.sort([row[key] for row in rows if row[key] is not None])
-        axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", label=label)
-    axes.axvline(600, color="grey", linestyle=":", label="limit (P50)")
-    axes.set(xlabel="end of speech to first audio, ms", ylabel="share of commands", xlim=(0, None))
-    axes.legend()
-    figure.savefig(file, dpi=150)
 
 
 def _peer(assembly: Assembly, store: Store, folder: Path) -> GluedPeer:

@@ -1,4 +1,4 @@
-"""Channels: policies, counters, closing, many threads, hop cost. Turns: generations, ids, what was heard."""
+"""Channels: policies, counters, closing, many threads, hop cost. Turns: generations, ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.serialise import measure_hop
 from pipeline.channels import Channel, ChannelCounts, Closed, Policy
-from pipeline.turns import Generations, Heard, HeardLog, TurnIds
+from pipeline.turns import Generations, TurnIds
 
 
 @pytest.mark.parametrize(
@@ -133,13 +133,3 @@ def test_turn_ids_are_unique_across_threads() -> None:
     for thread in threads:
         thread.join()
     assert sorted(seen) == list(range(1, 801))
-
-
-def test_what_was_heard_is_bounded_and_replaced_by_its_newer_version() -> None:
-    log = HeardLog(capacity=2)
-    log.add(Heard(1, 0, "one", complete=False))
-    log.add(Heard(1, 0, "one two", complete=True))
-    assert log.entries() == (Heard(1, 0, "one two", complete=True),)
-    log.add(Heard(2, 0, "a", complete=True))
-    log.add(Heard(3, 0, "b", complete=True))
-    assert [entry.turn_id for entry in log.entries()] == [2, 3]
