@@ -22,14 +22,14 @@ bench: $(VENV)/.bench ## the benchmarks that need no GPU, beside their peers (ab
 	  echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 gpu-check: ## on a machine with an NVIDIA GPU: lanes, gate and kernels; says pass or fail
-	$(PYTHON) -m benchmarks.gpu_check
+	$(PYTHON) -m benchmarks gpu_check
 
 gpu-bench: ## on a machine with an NVIDIA GPU and built models: engines, whole turns, isolation, the ONNX Runtime peer
 	@mkdir -p out/gpu
-	$(PYTHON) -m benchmarks.gpu_engine --out out/gpu/engine.json
-	$(PYTHON) -m benchmarks.gpu_turn --compare-cpu --out out/gpu/turn.json
-	$(PYTHON) -m benchmarks.isolation_engine --device cuda --out out/gpu/isolation-engine.json
-	$(PYTHON) -m benchmarks.gpu_ort --out out/gpu/ort.json
+	$(PYTHON) -m benchmarks gpu_engine --out out/gpu/engine.json
+	$(PYTHON) -m benchmarks gpu_turn --compare-cpu --out out/gpu/turn.json
+	$(PYTHON) -m benchmarks isolation_engine --device cuda --out out/gpu/isolation-engine.json
+	$(PYTHON) -m benchmarks gpu_ort --out out/gpu/ort.json
 
 lint: $(VENV)/.test ## style and types
 	$(BIN)/ruff check .

@@ -10,32 +10,32 @@ from typing import TypeVar
 
 from cockpit.arbiter.config import PolicyBounds
 from cockpit.arbiter.lanes import plan_lanes
-from cockpit.arbitration import Arbitration
-from cockpit.engines import Places, places_of
-from cockpit.modelwork import ModelWork, Unshared, anywhere
-from cockpit.peaks import Growth, PeaksFile, lane_peaks
-from cockpit.profile import Profile
-from cockpit.profile_plan import KV_SESSIONS, device_memory_bytes, plan_of
+from cockpit.profile.memory_plan import KV_SESSIONS, device_memory_bytes, plan_of
+from cockpit.profile.sections import Profile
 from cockpit.runtime import Parts, Sink
-from cockpit.sharing import Sharing, SharingPlan, open_shared, share
-from cockpit.waking import open_wake
+from cockpit.scheduling.llm_lease import ModelWork, Unshared, anywhere
+from cockpit.scheduling.measured_memory import Growth, PeaksFile, lane_peaks
+from cockpit.scheduling.placements import EnginePlacements, engine_placements
+from cockpit.scheduling.service import Arbitration
+from cockpit.scheduling.voice_task import Sharing, SharingPlan, open_shared, share
+from cockpit.wake_word import open_wake
 from models.engines.base import Voice
-from models.engines.causal_lm import CausalLM
-from models.engines.espeak import EspeakVoice, EspeakWorker
-from models.engines.piper import PiperVoice
-from models.engines.silero import SileroVad
-from models.engines.webrtc_gate import WebRtcGate
-from models.engines.whisper import WhisperEngine
+from models.engines.llm.causal_lm import CausalLM
+from models.engines.tts.espeak import EspeakVoice, EspeakWorker
+from models.engines.tts.piper import PiperVoice
+from models.engines.vad.silero import SileroVad
+from models.engines.vad.webrtc_gate import WebRtcGate
+from models.engines.whisper.engine import WhisperEngine
 from models.errors import ConfigError
-from models.store import Store
+from models.store.store import Store
 from pipeline.asr import AsrStage
-from pipeline.dialogue import Understanding
-from pipeline.endpoint import Endpointer
+from pipeline.dialogue.manager import DialogueManager
+from pipeline.endpointing.endpointer import Endpointer
 from pipeline.frames import Language
+from pipeline.nlu.lexicon import hotwords
 from pipeline.trace import NullTracer, Tracer
-from pipeline.tts import TtsStage
+from pipeline.tts.stage import TtsStage
 from pipeline.turns import Generations, TurnIds
-from pipeline.vehicle.lexicon import hotwords
 from pipeline.vehicle.signals import EmbeddedTree, SignalBackend
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class Assembly:
     parts: Parts
     turn_ids: TurnIds
     espeak: EspeakWorker
-    places: Places
+    placements: EnginePlacements
     sharing: Sharing | None = None
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Assembly:
 
         The runtime must be stopped before.
         """
-        self.places.close()
+        self.placements.close()
         if self.sharing is not None:
             self.sharing.close()
         self.espeak.close()
@@ -96,22 +96,22 @@ def assemble(
     file = _peaks_file(profile, sharing, total_bytes)
     memory = plan_of(profile, config, store, total_bytes, None if file is None else file.peaks())
     memory.check()
-    arbitration, places = None, None
+    arbitration, placements = None, None
     try:
         if sharing is not None:
             plan = replace(sharing, memory=memory)
             arbitration = _timed("lanes", announce, lambda: open_shared(plan, profile.device))
-        places = places_of(profile, arbitration)
-        growth = Growth(places.used_bytes)
-        assembly = _load(profile, folders, sink, tracer or NullTracer(), announce, arbitration, places, growth)
-        measured = lane_peaks(growth.of_stage, memory, places.stages(profile))
+        placements = engine_placements(profile, arbitration)
+        growth = Growth(placements.used_bytes)
+        assembly = _load(profile, folders, sink, tracer or NullTracer(), announce, arbitration, placements, growth)
+        measured = lane_peaks(growth.of_stage, memory, placements.stages(profile))
         if measured:
             plan_of(profile, config, store, total_bytes, measured).check()
             if file is not None:
                 file.save(dict(measured))
     except BaseException:
-        if places is not None:
-            places.close()
+        if placements is not None:
+            placements.close()
         if arbitration is not None:
             arbitration.close()
         raise
@@ -132,19 +132,19 @@ def _load(
     tracer: Tracer,
     announce: Announce,
     arbitration: Arbitration | None,
-    places: Places,
+    placements: EnginePlacements,
     growth: Growth,
 ) -> Assembly:
     generations, turn_ids = Generations(), TurnIds()
 
     with growth.around("asr"):
-        recogniser = _timed("asr", announce, lambda: _recogniser(profile, folders, places))
+        recogniser = _timed("asr", announce, lambda: _recogniser(profile, folders, placements))
     with growth.around("llm"):
-        model = _timed("llm", announce, lambda: _language_model(profile, folders, places, arbitration))
+        model = _timed("llm", announce, lambda: _language_model(profile, folders, placements, arbitration))
     espeak = EspeakWorker.load(folders[ESPEAK])
     with growth.around("tts"):
-        tts = _timed("tts", announce, lambda: _voices(profile, folders, espeak, places))
-    understanding = Understanding.create(
+        tts = _timed("tts", announce, lambda: _voices(profile, folders, espeak, placements))
+    dialogue = DialogueManager.create(
         _vehicle(profile),
         model,
         default_language=profile.asr.languages[0],
@@ -155,16 +155,16 @@ def _load(
     )
     words = hotwords if profile.asr.hotwords else None
     asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
-    on_lane = anywhere if places.llm is None else model.use
+    on_lane = anywhere if placements.llm is None else model.use
     shared = None if arbitration is None else _timed("warm-up", announce, lambda: share(arbitration, model, on_lane))
     work: ModelWork = Unshared() if shared is None else shared.work
     with work.block(bool):  # under leases, so that its sessions are booked from the start
-        _timed("prefix", announce, lambda: understanding.warm_up(work))
-    places.seal()
+        _timed("prefix", announce, lambda: dialogue.warm_up(work))
+    placements.seal()
     on_wake = _nothing if shared is None else shared.warm_ups.at_wake
     wake = open_wake(profile.wake, folders, on_wake)
-    parts = Parts(endpointer, asr, understanding, tts, sink, generations, tracer, work, wake)
-    return Assembly(parts, turn_ids, espeak, places, shared)
+    parts = Parts(endpointer, asr, dialogue, tts, sink, generations, tracer, work, wake)
+    return Assembly(parts, turn_ids, espeak, placements, shared)
 
 
 def _timed(what: str, announce: Announce, make: Callable[[], T]) -> T:
@@ -174,37 +174,37 @@ def _timed(what: str, announce: Announce, make: Callable[[], T]) -> T:
     return made
 
 
-def _recogniser(profile: Profile, folders: dict[str, Path], places: Places) -> WhisperEngine:
-    engine = WhisperEngine.load(folders[profile.asr.model], placement=places.asr)
+def _recogniser(profile: Profile, folders: dict[str, Path], placements: EnginePlacements) -> WhisperEngine:
+    engine = WhisperEngine.load(folders[profile.asr.model], placement=placements.asr)
     engine.warm_up()
     return engine
 
 
 def _language_model(
-    profile: Profile, folders: dict[str, Path], places: Places, arbitration: Arbitration | None
+    profile: Profile, folders: dict[str, Path], placements: EnginePlacements, arbitration: Arbitration | None
 ) -> CausalLM:
     knobs = PolicyBounds() if arbitration is None else arbitration.dispatcher.arbiter.config.policy
     model = CausalLM.load(
         folders[profile.llm.model],
         threads=profile.llm.threads,
         context_tokens=profile.llm.context_tokens,
-        placements=places.llm,
+        placements=placements.llm,
         slots=KV_SESSIONS,
         drafts=[count for count in knobs.draft_tokens if count],
     )
-    if places.llm is not None:  # captures every graph, before anything urgent may run
+    if placements.llm is not None:  # captures every graph, before anything urgent may run
         model.warm_up(longest_chunk=max(knobs.prefill_chunk_tokens))
     return model
 
 
-def _voices(profile: Profile, folders: dict[str, Path], espeak: EspeakWorker, places: Places) -> TtsStage:
+def _voices(profile: Profile, folders: dict[str, Path], espeak: EspeakWorker, placements: EnginePlacements) -> TtsStage:
     voices: dict[Language, Voice] = {}
     chosen: tuple[tuple[Language, str], ...] = (("en", profile.tts.en_voice), ("zh", profile.tts.zh_voice))
     for language, name in chosen:
         if name == ESPEAK:
             voices[language] = EspeakVoice(espeak, ESPEAK_VOICES[language])
         else:
-            voices[language] = PiperVoice.load(folders[name], placement=places.tts, phonemizer=espeak)
+            voices[language] = PiperVoice.load(folders[name], placement=placements.tts, phonemizer=espeak)
     stage = TtsStage(voices)
     stage.warm_up()
     return stage

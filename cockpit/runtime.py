@@ -19,16 +19,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
-from cockpit.answers import Answers
-from cockpit.ledger import Ledger, TurnRecord
-from cockpit.modelwork import ModelWork, Unshared
-from cockpit.waking import AlwaysAwake, WakeStage
+from cockpit.scheduling.llm_lease import ModelWork, Unshared
+from cockpit.wake_word import AlwaysAwake, WakeStage
 from models.errors import CockpitError
 from pipeline.asr import AsrStage
-from pipeline.audio_out import STALE, Played
+from pipeline.audio.sink import STALE, Played
 from pipeline.channels import Channel, Closed
-from pipeline.dialogue import Understanding
-from pipeline.endpoint import Endpointer
+from pipeline.dialogue.manager import DialogueManager
+from pipeline.dialogue.stage import UnderstandStage
+from pipeline.endpointing.endpointer import Endpointer
 from pipeline.frames import (
     SAMPLE_RATE_HZ,
     AudioFrame,
@@ -40,7 +39,8 @@ from pipeline.frames import (
     Utterance,
 )
 from pipeline.trace import Tracer
-from pipeline.tts import TtsStage
+from pipeline.tts.stage import TtsStage
+from pipeline.turn_log import TurnLog, TurnRecord
 from pipeline.turns import Generations
 
 log = logging.getLogger("cockpit.runtime")
@@ -110,7 +110,7 @@ class Parts:
 
     endpointer: Endpointer
     asr: AsrStage
-    understanding: Understanding
+    dialogue: DialogueManager
     tts: TtsStage
     sink: Sink
     generations: Generations
@@ -154,17 +154,17 @@ class Runtime:
     def __init__(self, parts: Parts, *, live: bool = False, barge_in: bool = True) -> None:
         self.parts = parts
         self.edges = Edges.make(live=live)
-        self.ledger = Ledger()
+        self.turn_log = TurnLog()
         self.failures: list[tuple[str, BaseException]] = []
         self._barge_in = barge_in
         self._threads: list[threading.Thread] = []
         self._drained = threading.Event()
         self._drained.set()  # no frame is waiting yet: a turn asked in words needs none
         self._heard_to_ns = 0
-        self._answers = Answers(
-            parts.understanding,
+        self._understand_stage = UnderstandStage(
+            parts.dialogue,
             parts.generations,
-            self.ledger,
+            self.turn_log,
             parts.tracer,
             parts.work,
             parts.endpointer.command_complete,
@@ -197,7 +197,7 @@ class Runtime:
         """Start a turn from text instead of speech."""
         now_ns = time.monotonic_ns()
         generation = self.parts.generations.current
-        self.ledger.open(turn_id, generation).decided_ns = now_ns
+        self.turn_log.open(turn_id, generation).decided_ns = now_ns
         self.edges.transcripts.put(Transcript(turn_id, generation, 0, "final", text, language, 0.0, now_ns, now_ns))
 
     def wait_idle(self, timeout_s: float = 60.0) -> bool:
@@ -205,10 +205,10 @@ class Runtime:
         deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
         idle = self._drained.wait(timeout_s)
         while idle and not self.failures and time.monotonic_ns() < deadline_ns:
-            if self.ledger.wait_all_closed(0.2):
+            if self.turn_log.wait_all_closed(0.2):
                 break
         self._raise_failure()
-        return idle and self.ledger.all_closed()
+        return idle and self.turn_log.all_closed()
 
     def stop(self) -> list[TurnRecord]:
         """Close the first edge, let the stages drain in order, close the sink."""
@@ -217,7 +217,7 @@ class Runtime:
             thread.join(timeout=30.0)
         self.parts.sink.close()
         self._raise_failure()
-        return self.ledger.closed()
+        return self.turn_log.closed()
 
     def _raise_failure(self) -> None:
         if self.failures:
@@ -255,7 +255,7 @@ class Runtime:
             self.parts.work.beat()
             if not self._in_use():
                 self._remember_what_was_heard()
-                self._answers.prepare(self._in_use)
+                self._understand_stage.prepare(self._in_use)
 
     # --- stages, in the order of the data ----------------------------------------------------------------------------
     def _hear(self, frame: AudioFrame) -> None:
@@ -270,7 +270,7 @@ class Runtime:
         return self.parts.endpointer.speech_started or self._answering()
 
     def _answering(self) -> bool:
-        return self.parts.sink.speaking() or not self.ledger.all_closed()
+        return self.parts.sink.speaking() or not self.turn_log.all_closed()
 
     def _endpoint(self, frame: AudioFrame) -> None:
         frame_end = frame.first_sample + len(frame.samples)
@@ -286,7 +286,7 @@ class Runtime:
     def _send(self, utterance: Utterance, silence_ms: float) -> None:
         """Hand an utterance on; a final one opens its turn. `silence_ms`: from the end of speech until now."""
         if utterance.stage == "final":
-            record = self.ledger.open(utterance.turn_id, utterance.generation)
+            record = self.turn_log.open(utterance.turn_id, utterance.generation)
             record.decided_ns = time.monotonic_ns()
             record.ms["endpoint"] = silence_ms
             record.ms["first_audio"] = None
@@ -304,7 +304,7 @@ class Runtime:
 
     def _cancel_if_reopened(self, utterance: Utterance) -> Utterance:
         """Speech went on after an early end: what the turn was answering is outdated, and was so from here on."""
-        record = self.ledger.get(utterance.turn_id) if utterance.reopened else None
+        record = self.turn_log.get(utterance.turn_id) if utterance.reopened else None
         if record is None or record.generation < self.parts.generations.current:
             return utterance
         return replace(utterance, generation=self._cancel_replies("re-opened"))
@@ -314,7 +314,7 @@ class Runtime:
         generation = self.parts.generations.bump()
         self.parts.sink.stop(generation)
         self.parts.tracer.instant("play", 0, why)
-        self.ledger.interrupt_older(generation)
+        self.turn_log.interrupt_older(generation)
         return generation
 
     def _recognise(self, utterance: Utterance) -> None:
@@ -327,14 +327,14 @@ class Runtime:
     def _understand(self, transcript: Transcript) -> None:
         if transcript.stage != "partial":
             self._remember_what_was_heard()
-        for delta in self._answers.answer(transcript):
+        for delta in self._understand_stage.answer(transcript):
             self.edges.deltas.put(delta)
 
     def _remember_what_was_heard(self) -> None:
         """Only what reached the ear enters the dialogue history, so it is asked of the sink, when it is needed."""
         for reply in self.parts.sink.played():
             if reply.first_out_ns > self._heard_to_ns and not self.parts.sink.speaking():
-                self.parts.understanding.heard(reply.turn_id, reply.text)
+                self.parts.dialogue.heard(reply.turn_id, reply.text)
                 self._heard_to_ns = reply.first_out_ns
 
     def _speak(self, delta: TextDelta) -> None:
@@ -346,7 +346,7 @@ class Runtime:
             self.parts.tracer.record("tts", clause.turn_id, start_ns, time.monotonic_ns(), clause.display)
 
     def _note_first_sound(self, clause: SpokenClause, start_ns: int) -> None:
-        record = self.ledger.get(clause.turn_id)
+        record = self.turn_log.get(clause.turn_id)
         if record is not None and record.ms["tts_first"] is None:
             record.ms["tts_first"] = (time.monotonic_ns() - start_ns) / NS_PER_MS
 
@@ -354,7 +354,7 @@ class Runtime:
         if self.parts.generations.is_stale(frame.generation):
             return
         out_ns = self.parts.sink.play(frame)
-        record = self.ledger.get(frame.turn_id)
+        record = self.turn_log.get(frame.turn_id)
         if record is None or out_ns == STALE:
             return
         if record.ms["first_audio"] is None and len(frame.samples):
@@ -362,7 +362,7 @@ class Runtime:
             record.ms["first_audio"] = (record.ms["endpoint"] or 0.0) + (out_ns - record.decided_ns) / NS_PER_MS
             self.parts.tracer.instant("play", frame.turn_id, "first audio", out_ns)
         if frame.last:
-            self.ledger.close(frame.turn_id)
+            self.turn_log.close(frame.turn_id)
 
 
 def _not_outdated(waiting: list[Utterance]) -> list[Utterance]:

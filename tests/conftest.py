@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from models.store import Store
+from models.store.store import Store
 
 
 @pytest.fixture(scope="session")

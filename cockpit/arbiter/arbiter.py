@@ -1,6 +1,7 @@
 """The arbiter: which request runs next, in which lane, with how much memory, and who yields, waits, pauses or goes.
 
-It decides and never computes; the clock (monotonic ns) is handed in. Not thread-safe: `cockpit/lease.py` locks.
+It decides and never computes; the clock (monotonic ns) is handed in. Not thread-safe:
+`cockpit/scheduling/dispatcher.py` locks.
 
     request = arbiter.submit(task, now_ns, session="s1", kv_bytes=..., expected_ns=...)
     chosen = arbiter.decide(now_ns)          # until None: RUNNING -> start it, REFUSED -> tell its owner

@@ -1,4 +1,4 @@
-"""Memory while running: who holds how much of the KV arena. What is planned at start: cockpit/memoryplan.py."""
+"""Memory while running: who holds how much of the KV arena. The plan at start: cockpit/profile/memory_budget.py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Host-device copies in chunks, the most urgent task's first: a long copy delays an urgent one by one chunk at most.
 
-Who copies in this order: cockpit/copying.py.
+Who copies in this order: cockpit/scheduling/copy_scheduler.py.
 """
 
 from __future__ import annotations

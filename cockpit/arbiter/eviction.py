@@ -15,7 +15,7 @@ _FULL_HISTORY = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class EvictionCandidate:
     """One session as an eviction candidate. rank 0 goes first. `age_s` counts from the session's first use."""
 
     session: str
@@ -29,7 +29,7 @@ class Candidate:
     running: bool
 
 
-class Session:
+class SessionRecord:
     """KV memory held by one conversation.
 
     bytes: in whole pages; asked: before rounding. recent_ns: ring of the last K uses. pins: requests that run on it.
@@ -68,7 +68,7 @@ class Session:
         self.serial = 0
 
 
-def _may_go(session: Session, only_task: int, max_priority: int) -> bool:
+def _may_go(session: SessionRecord, only_task: int, max_priority: int) -> bool:
     return session.task == only_task if only_task >= 0 else session.priority <= max_priority
 
 
@@ -82,16 +82,16 @@ class EvictionTable:
         self._hybrid = policy.type == "hybrid"
         self._age_ns = int(policy.age_threshold_seconds * 1e9)
         self._threshold = policy.memory_pressure_threshold
-        self._heap: list[tuple[int, int, Session]] = []
+        self._heap: list[tuple[int, int, SessionRecord]] = []
         self._serial = 0
-        self._spare: list[Session] = []
-        self.sessions: dict[str, Session] = {}
+        self._spare: list[SessionRecord] = []
+        self.sessions: dict[str, SessionRecord] = {}
 
-    def touch(self, name: str, task: int, priority: int, now_ns: int) -> Session:
+    def touch(self, name: str, task: int, priority: int, now_ns: int) -> SessionRecord:
         """Note a use at `now_ns` and return the session, made on its first use."""
         session = self.sessions.get(name)
         if session is None:
-            session = self._spare.pop() if self._spare else Session(self._k)
+            session = self._spare.pop() if self._spare else SessionRecord(self._k)
             session.name = name
             session.task = task
             session.priority = priority
@@ -109,7 +109,7 @@ class EvictionTable:
         session.key = now_ns if session.uses < self._k else _FULL_HISTORY + ring[(index + 1) % self._k]
         return session
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: SessionRecord) -> None:
         """Forget a session; its heap entry is dropped when it surfaces, or at once when dead entries prevail."""
         del self.sessions[session.name]
         session.bytes = 0
@@ -122,7 +122,7 @@ class EvictionTable:
             self._heap = [entry for entry in self._heap if entry[1] == entry[2].serial]
             heapq.heapify(self._heap)
 
-    def victim(self, now_ns: int, pressure: float, only_task: int, max_priority: int) -> Session | None:
+    def victim(self, now_ns: int, pressure: float, only_task: int, max_priority: int) -> SessionRecord | None:
         """The next session to drop; None when all that may go are in use.
 
         pressure: share of memory in use, 0 to 1. only_task: take from this task alone (-1: from any whose priority is
@@ -137,7 +137,7 @@ class EvictionTable:
                     return session
         return self._by_rank(only_task, max_priority)
 
-    def aged(self, now_ns: int, pressure: float) -> Session | None:
+    def aged(self, now_ns: int, pressure: float) -> SessionRecord | None:
         """An idle session past the age limit while memory is short (hybrid only): it goes whatever its rank."""
         if not self._hybrid or pressure < self._threshold:
             return None
@@ -148,10 +148,10 @@ class EvictionTable:
                 return session
         return None
 
-    def _by_rank(self, only_task: int, max_priority: int) -> Session | None:
+    def _by_rank(self, only_task: int, max_priority: int) -> SessionRecord | None:
         heap = self._heap
-        kept: list[tuple[int, int, Session]] | None = None
-        found: Session | None = None
+        kept: list[tuple[int, int, SessionRecord]] | None = None
+        found: SessionRecord | None = None
         while heap:
             entry = heap[0]
             session = entry[2]
@@ -169,17 +169,17 @@ class EvictionTable:
             heapq.heappush(heap, entry)
         return found
 
-    def candidates(self, now_ns: int, pressure: float, task_names: tuple[str, ...]) -> tuple[Candidate, ...]:
+    def candidates(self, now_ns: int, pressure: float, task_names: tuple[str, ...]) -> tuple[EvictionCandidate, ...]:
         """All sessions in the order they would go, with the reason. For people: not on the hot path."""
         short = self._hybrid and pressure >= self._threshold
 
-        def order(session: Session) -> tuple[bool, int, int]:
+        def order(session: SessionRecord) -> tuple[bool, int, int]:
             old = short and now_ns - session.born_ns >= self._age_ns
             return (not old, session.born_ns if old else session.key, session.born_ns)
 
         ranked = sorted(self.sessions.values(), key=order)
         return tuple(
-            Candidate(
+            EvictionCandidate(
                 session.name,
                 task_names[session.task],
                 session.bytes,
@@ -193,7 +193,7 @@ class EvictionTable:
             for rank, session in enumerate(ranked)
         )
 
-    def _reason(self, session: Session, now_ns: int, pressure: float) -> str:
+    def _reason(self, session: SessionRecord, now_ns: int, pressure: float) -> str:
         age_s = (now_ns - session.born_ns) / 1e9
         if self._hybrid and pressure >= self._threshold and age_s * 1e9 >= self._age_ns:
             return (

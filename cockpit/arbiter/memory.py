@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from cockpit.arbiter.budget import KvLedger
 from cockpit.arbiter.config import ArbiterConfig
-from cockpit.arbiter.eviction import EvictionTable, Session
+from cockpit.arbiter.eviction import EvictionTable, SessionRecord
 from cockpit.arbiter.requests import EVICTED, DecisionLog, Request
 
 OnEvict = Callable[[str, str], None]
@@ -78,7 +78,7 @@ class SessionMemory:
                 return False
             self._drop(session, now_ns)
 
-    def _drop(self, session: Session, now_ns: int) -> None:
+    def _drop(self, session: SessionRecord, now_ns: int) -> None:
         self.ledger.add(session.task, -session.bytes, -session.asked)
         self.table.remove(session)
         self.evictions += 1

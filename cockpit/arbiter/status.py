@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cockpit.arbiter.arbiter import Arbiter
-from cockpit.arbiter.eviction import Candidate
+from cockpit.arbiter.eviction import EvictionCandidate
 from cockpit.arbiter.requests import REASONS, RUNNING
 
 
@@ -104,7 +104,7 @@ class Status:
     policy: PolicyStatus
     timeouts: int
     eviction_policy: str
-    eviction_candidates: tuple[Candidate, ...]
+    eviction_candidates: tuple[EvictionCandidate, ...]
     decisions: tuple[Decision, ...]
 
 

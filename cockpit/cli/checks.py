@@ -15,10 +15,10 @@ from typing import Literal
 from cockpit.arbiter.config import ArbiterConfig
 from cockpit.arbiter.lanes import plan_lanes
 from cockpit.device.base import LaneSpec, open_device
-from cockpit.profile import Profile
-from cockpit.profile_load import LoadedProfile
+from cockpit.profile.load import LoadedProfile
+from cockpit.profile.sections import Profile
 from models.errors import ConfigError, FingerprintMismatch, ModelMissing, StartupError
-from models.store import Store
+from models.store.store import Store
 
 DISTRIBUTION = "cockpit-voice"
 MIN_FREE_BYTES = 5_000_000_000

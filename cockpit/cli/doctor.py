@@ -9,9 +9,9 @@ import typer
 
 from cockpit.cli.checks import all_findings
 from cockpit.cli.output import JsonFlag, print_json
-from cockpit.profile_load import load_profile
+from cockpit.profile.load import load_profile
 from models.errors import StartupError
-from models.store import Store
+from models.store.store import Store
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}
 

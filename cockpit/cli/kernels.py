@@ -5,10 +5,10 @@ from __future__ import annotations
 import typer
 
 from cockpit.cli.output import JsonFlag, print_json
-from cockpit.device.cuda_checkpoint import wanted_kernels
-from cockpit.device.cuda_driver import BoundDriver
-from cockpit.device.cuda_kernels import KernelStore, nvrtc_version
-from models.store import Store
+from cockpit.device.cuda.driver import BoundDriver
+from cockpit.device.cuda.kernel_store import KernelStore, nvrtc_version
+from cockpit.device.cuda_decode.checkpoint import wanted_kernels
+from models.store.store import Store
 
 app = typer.Typer(help="Compile the GPU kernels for the device here.", no_args_is_help=True, rich_markup_mode=None)
 

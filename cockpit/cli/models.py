@@ -16,9 +16,9 @@ from rich.progress import Progress as RichBars
 
 from cockpit.cli.output import JsonFlag, print_json, print_table, size_text
 from models.errors import InputError, StartupError
-from models.fetch import NoProgress, Progress, configured_origins
-from models.registry import ModelEntry
-from models.store import Store
+from models.store.fetch import NoProgress, Progress, configured_origins
+from models.store.registry import ModelEntry
+from models.store.store import Store
 
 app = typer.Typer(help="Fetch, list, build and verify model weights.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -145,7 +145,7 @@ def _chosen(
         return [entry for entry in store.registry.models if entry.commercial_use]
     wanted = list(names or ())
     if profile is not None:
-        from cockpit.profile_load import load_profile
+        from cockpit.profile.load import load_profile
 
         wanted += load_profile(profile).profile.models
     return [store.registry.get(name) for name in dict.fromkeys(wanted or store.registry.default_names)]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from models.errors import CockpitError
-from pipeline.wire import dumps_text
+from pipeline.json_codec import dumps_text
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 

@@ -12,10 +12,10 @@ import typer
 
 from cockpit.arbiter.config import Facts
 from cockpit.cli.output import JsonFlag, print_json, print_table
-from cockpit.memoryplan import MIB, MemoryPlan
-from cockpit.profile_explain import Explanation, explain
-from cockpit.profile_load import LoadedProfile, dotted, load_profile
-from cockpit.profile_plan import (
+from cockpit.profile.explain import Explanation, explain
+from cockpit.profile.load import LoadedProfile, dotted, load_profile
+from cockpit.profile.memory_budget import MIB, MemoryPlan
+from cockpit.profile.memory_plan import (
     LatencyEstimate,
     device_memory_bytes,
     estimate_latency,
@@ -23,8 +23,8 @@ from cockpit.profile_plan import (
     restart_reason,
 )
 from models.errors import ConfigError, InputError
-from models.registry import load_registry
-from models.store import Store
+from models.store.registry import load_registry
+from models.store.store import Store
 
 app = typer.Typer(help="Check, show and compare profiles.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -15,16 +15,16 @@ import typer
 from cockpit.assemble import Announce, Assembly, assemble
 from cockpit.cli.output import JsonFlag, print_json
 from cockpit.cli.timeline import check_text, timeline
-from cockpit.control import default_socket
-from cockpit.profile import Profile
-from cockpit.profile_load import LoadedProfile, load_profile
+from cockpit.profile.load import LoadedProfile, load_profile
+from cockpit.profile.sections import Profile
 from cockpit.runtime import NullSink, Runtime, Sink
-from cockpit.sharing import SharingPlan
+from cockpit.scheduling.control_socket import default_socket
+from cockpit.scheduling.voice_task import SharingPlan
 from cockpit.telemetry.trace import TraceRecorder
 from models.errors import InputError, StartupError
-from models.store import Store
-from pipeline.audio_in import MicSource, Pace, WavSource
-from pipeline.audio_out import SpeakerSink, WavSink
+from models.store.store import Store
+from pipeline.audio.sink import SpeakerSink, WavSink
+from pipeline.audio.source import MicSource, Pace, WavSource
 from pipeline.frames import Language
 from pipeline.trace import NullTracer, Tracer
 
@@ -161,7 +161,7 @@ def _announce(quiet: bool) -> Announce:
 
 
 def _show_new(runtime: Runtime, shown: set[int], title: str, *, quiet: bool) -> None:
-    fresh = [record for record in runtime.ledger.closed() if record.turn_id not in shown]
+    fresh = [record for record in runtime.turn_log.closed() if record.turn_id not in shown]
     shown.update(record.turn_id for record in fresh)
     if quiet:
         return
@@ -172,4 +172,4 @@ def _show_new(runtime: Runtime, shown: set[int], title: str, *, quiet: bool) -> 
 
 
 def _print_turns(runtime: Runtime) -> None:
-    print_json({"turns": [record.as_json() for record in runtime.ledger.closed()]})
+    print_json({"turns": [record.as_json() for record in runtime.turn_log.closed()]})

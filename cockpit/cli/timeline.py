@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import typer
 
-from cockpit.ledger import TurnRecord
 from models.errors import InputError
-from pipeline.wire import dumps
+from pipeline.json_codec import dumps
+from pipeline.turn_log import TurnRecord
 
 BAR_WIDTH = 48
 STAGES = (("endpoint", "="), ("llm", "#"), ("tts_first", "~"))

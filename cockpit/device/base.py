@@ -75,7 +75,7 @@ class SessionSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class PlacementProbe:
     """Where a lane really ran. `observed`: every unit id seen; `ok`: it ran, and nowhere outside what it may use."""
 
     lane: str
@@ -137,7 +137,7 @@ class Device(Protocol):
         """Bind the calling thread to the lane (pin it, make its green context current) and undo that on exit."""
         ...
 
-    def verify_placement(self, lane: str) -> Placement:
+    def verify_placement(self, lane: str) -> PlacementProbe:
         """Run a probe in the lane and report where it ran. Not while navigation runs."""
         ...
 
@@ -156,7 +156,7 @@ class Device(Protocol):
         ...
 
 
-_BACKENDS = {"cpu": ("cockpit.device.cpu", "open_cpu"), "cuda": ("cockpit.device.cuda", "open_cuda")}
+_BACKENDS = {"cpu": ("cockpit.device.cpu", "open_cpu"), "cuda": ("cockpit.device.cuda.device", "open_cuda")}
 
 
 def open_device(kind: str, clusters: Mapping[str, int], lanes: Sequence[LaneSpec]) -> Device:

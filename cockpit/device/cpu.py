@@ -19,7 +19,7 @@ from cockpit.device.base import (
     Lane,
     LaneSpec,
     MemoryInfo,
-    Placement,
+    PlacementProbe,
     SessionSettings,
     SyncCost,
 )
@@ -106,7 +106,7 @@ class CpuDevice:
         finally:
             os.sched_setaffinity(thread, before)
 
-    def verify_placement(self, lane: str) -> Placement:
+    def verify_placement(self, lane: str) -> PlacementProbe:
         """Run one busy thread per core inside the lane for 20 ms and read from the kernel where each ran."""
         chosen = self.lanes[lane]
         allowed = chosen.cores or self.cores
@@ -135,7 +135,7 @@ class CpuDevice:
         pinned = all(mask == set(allowed) for mask in masks)
         ok = bool(seen) and seen <= set(allowed) and pinned
         detail = f"{len(threads)} threads on cores {_ranges(sorted(seen))}, allowed {_ranges(allowed)}"
-        return Placement(lane, tuple(allowed), tuple(sorted(seen)), ok, detail)
+        return PlacementProbe(lane, tuple(allowed), tuple(sorted(seen)), ok, detail)
 
     def memory(self) -> MemoryInfo:
         """MemTotal and MemAvailable of the system."""

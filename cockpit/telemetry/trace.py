@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import InputError
-from pipeline.wire import dumps
+from pipeline.json_codec import dumps
 
 _NS_PER_US = 1000.0
 

@@ -164,7 +164,7 @@ def _device_graphs(
 
 
 def model_config(checkpoint: Checkpoint, shape: DecoderShape, quant: Quant, has_template: bool) -> dict[str, object]:
-    """What the engine must know beside the graphs; read by models/engines/causal_lm.py."""
+    """What the engine must know beside the graphs; read by models/engines/llm/causal_lm.py."""
     tokens = checkpoint.field("tokenizer.ggml.tokens")
     bos, eos = (checkpoint.field(f"tokenizer.ggml.{key}_token_id") for key in ("bos", "eos"))
     return {

@@ -16,8 +16,8 @@ WHOLE_TOP = 512
 """The same where probabilities are asked for: what is left to the quick head then weighs next to nothing."""
 MODE_PLAIN, MODE_FEW, MODE_MANY, MODE_SCORE, MODE_FULL = range(5)
 """PLAIN: best of the vocabulary. FEW: best of `allowed`, whose head rows alone are read. MANY: best of `allowed`, over
-the quick head. SCORE: `allowed` (R,) holds one target per row, `values` (R, 1) its log-probability. FULL: `values`
-(R, vocab) all logits, the best of them exact. models/engines/lm_head.py repeats these numbers: run time does not import
+the quick head. SCORE: `allowed` (R,) holds one target per row, `values` (R, 1) its log-probability. FULL: `values` (R,
+vocab) all logits, the best of them exact. models/engines/llm/head.py repeats these numbers: run time does not import
 the builder."""
 
 

@@ -59,7 +59,7 @@ def build_kernel_weights(gguf: Path, out: Path, *, format: Format = "fp16", prog
 
 
 def kernel_shape(checkpoint: Checkpoint) -> dict[str, int | float]:
-    """The fields of cockpit.device.cuda_decode.DecodeShape. Raises InputError for a model the kernels do not serve."""
+    """The fields of cockpit.device.cuda_decode.session.DecodeShape. Raises InputError for a model not served."""
     s = checkpoint.shape()
     factor = float(checkpoint.field("gemma3.rope.scaling.factor", 1.0))
     if not s.gemma or s.head_dim != HEAD_DIM or not s.tied:

@@ -33,7 +33,7 @@ from onnx import TensorProto, helper
 
 from models.build.ct2 import Ct2Model, read_ct2
 from models.build.whisper_graph import Graph, Precision
-from models.engines.logmel import HOP_SAMPLES, WINDOW_SAMPLES, hann_window, mel_filters
+from models.engines.whisper.logmel import HOP_SAMPLES, WINDOW_SAMPLES, hann_window, mel_filters
 from models.errors import InputError
 
 TOP_K = 8
@@ -57,7 +57,7 @@ def _value(name: str, shape: Sequence[int | str], dtype: int = TensorProto.FLOAT
 
 
 def _log_mel(g: Graph, bands: int) -> str:
-    """Mel spectrogram of `samples` (1, 1, n), as models/engines/logmel.py makes it: (1, bands, frames).
+    """Mel spectrogram of `samples` (1, 1, n), as models/engines/whisper/logmel.py makes it: (1, bands, frames).
 
     Framing, window and DFT are one convolution: row k holds the windowed cosine of bin k, row bins + k its sine.
     """

@@ -73,7 +73,9 @@ class Placement(Protocol):
     device: str
     """"cpu" or "cuda"."""
 
-    def open(self, graph: Path, *, weights: Mapping[str, ort.OrtValue] | None = None, capture: bool = False) -> Session:
+    def open(
+        self, graph: Path, *, weights: Mapping[str, ort.OrtValue] | None = None, capture: bool = False
+    ) -> GraphSession:
         """A session on exactly this placement's provider.
 
         weights: initializers by name, held once and shared by every session that is given them (see
@@ -104,7 +106,7 @@ class Placement(Protocol):
         ...
 
 
-class Session(Protocol):
+class GraphSession(Protocol):
     """One opened graph."""
 
     inner: ort.InferenceSession

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from pipeline.json_codec import SchemaMismatch, validator
 from pipeline.vehicle.places import Places
-from pipeline.wire import SchemaMismatch, validator
 
 LIMITS: dict[str, tuple[float, float, str]] = {
     "temperature": (16, 30, "Celsius"),

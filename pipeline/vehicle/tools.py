@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from pipeline.frames import ToolCall, ToolResult
-from pipeline.vehicle.answers import answer
 from pipeline.vehicle.places import Place, Places, distance_km
+from pipeline.vehicle.queries import answer
 from pipeline.vehicle.schemas import BY_ACTION, LIMITS, fault_of
 from pipeline.vehicle.signals import SignalAccess, SignalError, Value
 

@@ -1,0 +1,70 @@
+"""The shortest times measured, by device: a profile's latency is estimated from them, and its SLAs are held to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cockpit.arbiter.config import DIALOGUE
+
+SPEECH = "speech_task"
+"""The task whose widest lane recognition and voices run in on a GPU. They cannot yield in time, so they get clusters of
+their own; a profile without this task puts them beside the dialogue."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyBaseline:
+    """Medians of whole turns with these models (recognition, language model, English voice). Units: ms."""
+
+    source: str
+    models: tuple[str, str, str]
+    judge_ms: float
+    """From the end of speech until its silence is known, beyond the silence that is asked for."""
+    asr_ms: float
+    first_token_ms: float
+    """Of a free answer: the prompt's new part and one step."""
+    first_clause_ms: float
+    """Of a free answer, from its question to the text of the first clause."""
+    tts_ms: float
+
+
+LATENCY_BASELINES = {
+    "cpu": LatencyBaseline(
+        "turns on two cores of an AMD EPYC, 2026-11-29",
+        ("whisper-base", "qwen2.5-coder-0.5b-instruct", "piper-en-joe"),
+        judge_ms=75.0,
+        asr_ms=105.0,
+        first_token_ms=79.0,
+        first_clause_ms=215.0,
+        tts_ms=55.0,
+    ),
+    "cuda": LatencyBaseline(
+        "turns on one H200, 2026-11-29",
+        ("whisper-base-f16", "qwen2.5-coder-0.5b-instruct-f16", "piper-en-joe-gpu"),
+        judge_ms=17.0,
+        asr_ms=24.0,
+        first_token_ms=9.0,
+        first_clause_ms=45.0,
+        tts_ms=29.0,
+    ),
+}
+"""By device."""
+
+
+def task_baselines_ms(data: Mapping[str, Any]) -> tuple[dict[str, float], str]:
+    """(task -> ms with nothing beside it, where that was measured) of a profile's mapping; empty for other models."""
+    baselines = LATENCY_BASELINES["cuda" if data.get("device") == "cuda" else "cpu"]
+    asr, llm, voice = (_named(data, *key) for key in (("asr", "model"), ("llm", "model"), ("tts", "en_voice")))
+    found = {}
+    if llm == baselines.models[1]:
+        found[DIALOGUE] = baselines.first_token_ms
+    if (asr, voice) == (baselines.models[0], baselines.models[2]):
+        found[SPEECH] = max(baselines.asr_ms, baselines.tts_ms)
+    return found, baselines.source
+
+
+def _named(data: Mapping[str, Any], section: str, key: str) -> Any:
+    """A value that may be missing or wrong: other checks say so."""
+    found = data.get(section)
+    return found.get(key) if isinstance(found, Mapping) else None

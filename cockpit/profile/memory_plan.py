@@ -1,0 +1,153 @@
+"""What a profile would take and how fast it would be, before anything of it is loaded.
+
+Memory is counted from the files of built models (from their sources where they are not built), KV caches from the
+language model's own shape, and allowances measured on the CPU chain. Latency comes from turns measured on two cores.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cockpit.arbiter.budget import kv_bytes
+from cockpit.arbiter.config import DIALOGUE, ArbiterConfig
+from cockpit.arbiter.lanes import plan_lanes
+from cockpit.profile.latency_baselines import LATENCY_BASELINES
+from cockpit.profile.load import LoadedProfile
+from cockpit.profile.memory_budget import MIB, MemoryLine, MemoryPlan, TaskNeed, kv_arena, lane_caps
+from cockpit.profile.sections import Profile
+from cockpit.telemetry.watch import open_watch
+from models.errors import FingerprintMismatch, ModelMissing
+from models.store.store import Store
+
+KV_SESSIONS = 4
+"""Running texts with a cache of their own: two of talk, one of choosing, one of warming up."""
+PROCESS_BYTES = 150 * MIB
+"""Interpreter and libraries before any model is loaded (141 MiB measured)."""
+ACTIVATION_BYTES = {"asr": 112 * MIB, "llm": 32 * MIB, "tts": 40 * MIB}
+"""Per stage: activations and packed copies of weights. Measured as peak memory less weights and caches: 176 MiB."""
+_ON_GPU = {"asr", "llm", "tts"}
+"""Kinds of models that run on the GPU under a profile for one; the others stay on the CPU."""
+_VALUE_BYTES = {"f16": 2}
+"""Size of a cached value by the model's `quant`, where it is not float32."""
+_MODEL_FILES = {".onnx", ".bin", ".tflite", ".so", ".dat"}
+"""What counts as weights in a built folder; tokenizers and descriptions are part of the process."""
+
+
+def plan_memory(loaded: LoadedProfile, store: Store) -> MemoryPlan:
+    """What a loaded profile would hold at its peak on its device here."""
+    return plan_of(loaded.profile, loaded.arbiter, store, device_memory_bytes(loaded.profile.device))
+
+
+def plan_of(
+    profile: Profile,
+    arbiter: ArbiterConfig | None,
+    store: Store,
+    total_bytes: int | None,
+    peaks: Mapping[str, int] | None = None,
+) -> MemoryPlan:
+    """The plan of `profile` on a device with `total_bytes`. Models that are not built count as their sources.
+
+    peaks: activations measured on this device, lane name -> bytes; a GPU lane that is not in it counts with its cap. On
+    a CPU activations are the process's own, so they count per stage.
+    """
+    slot = _kv_slot(profile, store)
+    arena = (
+        MemoryLine("kv arena", "kv", 0, f"{profile.llm.model} is not built here, so its shape is not known")
+        if slot is None
+        else kv_arena(KV_SESSIONS, slot.count_bytes, slot.note)
+    )
+    lines = [*_weights(profile, store), arena]
+    if profile.device == "cpu":
+        lines += _allowances()
+    elif arbiter is not None:
+        lines += lane_caps(plan_lanes(arbiter), peaks or {})
+    if arbiter is None:
+        return MemoryPlan(tuple(lines), 100.0, total_bytes)
+    task = arbiter.tasks.get(DIALOGUE)
+    needs = () if task is None else (TaskNeed(DIALOGUE, arena.count_bytes, task.memory_budget_mb * MIB),)
+    return MemoryPlan(tuple(lines), arbiter.limits.max_gpu_memory_percent, total_bytes, needs)
+
+
+def device_memory_bytes(device: str) -> int | None:
+    """Memory of the device here; None where it does not answer."""
+    if device == "cpu":
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    watch = open_watch()
+    try:
+        return watch.sample().memory_total_bytes if watch.present else None
+    finally:
+        watch.close()
+
+
+def _weights(profile: Profile, store: Store) -> Iterator[MemoryLine]:
+    """Once each, however many lanes run them. On a GPU only what runs there counts."""
+    for name in profile.models:
+        if profile.device != "cpu" and store.registry.get(name).kind not in _ON_GPU:
+            continue
+        folder = _built(store, name)
+        if folder is not None:
+            files = [path for path in folder.rglob("*") if path.is_file() and path.suffix in _MODEL_FILES]
+            yield MemoryLine(name, "weights", sum(path.stat().st_size for path in files), "files of the built model")
+        else:
+            size = store.registry.source_entry(name).size_bytes
+            yield MemoryLine(name, "weights", size, "its sources: not built here, so an estimate")
+
+
+def _built(store: Store, name: str) -> Path | None:
+    try:
+        return store.built(name)
+    except (ModelMissing, FingerprintMismatch):
+        return None
+
+
+def _kv_slot(profile: Profile, store: Store) -> MemoryLine | None:
+    """Keys and values of one running text as long as the context; None where the model's shape is not known."""
+    folder = _built(store, profile.llm.model)
+    if folder is None:
+        return None
+    shape = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    tokens, value_bytes = profile.llm.context_tokens, _VALUE_BYTES.get(shape["quant"], 4)
+    size = kv_bytes(shape["layers"], shape["kv_heads"], shape["head_dim"], tokens, value_bytes)
+    return MemoryLine("kv slot", "kv", size, f"{tokens} tokens of float{8 * value_bytes}")
+
+
+def _allowances() -> Iterator[MemoryLine]:
+    for stage, count_bytes in ACTIVATION_BYTES.items():
+        yield MemoryLine(f"{stage} activations", "activations", count_bytes, "allowance, measured with default models")
+    yield MemoryLine("process", "process", PROCESS_BYTES, "interpreter and libraries, measured")
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyEstimate:
+    """End of speech to first sample of the reply, ms; None where nothing was measured (`source` says so)."""
+
+    source: str
+    command_ms: float | None = None
+    question_ms: float | None = None
+
+
+def estimate_latency(profile: Profile) -> LatencyEstimate:
+    """From measured floors and the profile's own silences. Work begins at the candidate, beside the silence."""
+    baselines, silences = LATENCY_BASELINES[profile.device], profile.endpoint
+    ours = (profile.asr.model, profile.llm.model, profile.tts.en_voice)
+    others = [name for name, known in zip(ours, baselines.models, strict=True) if name != known]
+    if others:
+        return LatencyEstimate(f"no turn was measured with {', '.join(others)}")
+    ready_ms = silences.candidate_silence.ms + baselines.judge_ms + baselines.asr_ms
+    command_ms = max(silences.early_end_silence.ms + baselines.judge_ms, ready_ms) + baselines.tts_ms
+    question_ms = max(silences.end_silence.ms, ready_ms + baselines.first_clause_ms) + baselines.tts_ms
+    return LatencyEstimate(baselines.source, command_ms, question_ms)
+
+
+def restart_reason(key: str) -> str:
+    """Why a change of this key takes effect at the next start only."""
+    section = key.partition(".")[0]
+    if section in ("orchestration", "tasks"):
+        return "lanes and limits are made at start"
+    if section in ("device", "asr", "llm", "tts", "wake"):
+        return "models are loaded at start"
+    return "read at start"

@@ -1,0 +1,255 @@
+"""What an engineer tunes: one frozen object per section, each field with its unit, range and effect.
+
+Loading is `cockpit.profile.load`; `orchestration` and `tasks` are the arbiter's (`cockpit.arbiter.config`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from cockpit.profile.units import Duration, between
+from pipeline.endpointing.endpointer import EndpointConfig
+from pipeline.endpointing.wake_word import WakeConfig
+from pipeline.frames import SAMPLE_RATE_HZ, Language
+
+Flag = Annotated[bool, Field(strict=True)]
+Threads = Annotated[int, Field(strict=True, ge=1, le=64)]
+Probability = Annotated[float, Field(strict=True, gt=0.0, lt=1.0)]
+
+
+def _duration(text: str) -> Duration:
+    return Duration.parse(text)
+
+
+class Section(BaseModel):
+    """Base of every section: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class AudioSection(Section):
+    """Microphone and speaker."""
+
+    input_device: str = "default"
+    """Microphone: PortAudio's name or a part of it; `default` is the system's own."""
+    output_device: str = "default"
+    """Speaker, likewise."""
+    frame: Annotated[Duration, between(Duration, "10ms", "100ms")] = _duration("32ms")
+    """Length of one frame. Shorter reacts sooner and wakes up more often; speech is judged in windows of 32 ms."""
+    pace: Literal["realtime", "fast"] = "realtime"
+    """How a WAV file is fed: at the speed it was spoken, or as fast as it is taken."""
+    barge_in: Flag = True
+    """Whether speech during a reply stops the reply."""
+
+    @property
+    def frame_samples(self) -> int:
+        """Samples of one frame at the rate of the chain."""
+        return self.frame.samples(SAMPLE_RATE_HZ)
+
+
+class EndpointSection(Section):
+    """When somebody speaks, and when a turn has ended."""
+
+    onset: Probability = 0.5
+    """Silero's probability from which speech begins. Higher: deaf to soft voices; lower: hears noise."""
+    offset: Probability = 0.35
+    """Probability below which speech in progress ends; the gap to `onset` keeps the decision from flickering."""
+    min_speech: Annotated[Duration, between(Duration, "32ms", "1s")] = _duration("96ms")
+    """Speech shorter than this starts no turn."""
+    pre_roll: Annotated[Duration, between(Duration, "0ms", "1s")] = _duration("300ms")
+    """Audio kept from before speech was noticed, so that no first syllable is lost."""
+    partial: Annotated[Duration, between(Duration, "100ms", "5s")] = _duration("400ms")
+    """How much new audio makes an unfinished utterance worth a partial transcript."""
+    candidate_silence: Annotated[Duration, between(Duration, "32ms", "1s")] = _duration("100ms")
+    """Trailing silence after which work on the utterance begins; nothing acts yet."""
+    early_end_silence: Annotated[Duration, between(Duration, "32ms", "2s")] = _duration("200ms")
+    """Trailing silence that ends the turn when what was heard is a complete command already."""
+    end_silence: Annotated[Duration, between(Duration, "100ms", "3s")] = _duration("500ms")
+    """Trailing silence that ends the turn. Longer: slower answers; shorter: pauses for thought cut people off."""
+    reopen: Annotated[Duration, between(Duration, "0ms", "3s")] = _duration("700ms")
+    """For so long after an early end, further speech re-opens the turn instead of starting a new one."""
+    max_utterance: Annotated[Duration, between(Duration, "2s", "29s")] = _duration("15s")
+    """Hard cap: a turn ends here whatever is heard. Whisper hears at most 30 s."""
+    idle_timeout: Annotated[Duration, between(Duration, "100ms", "60s")] = _duration("1s")
+    """Without frames for so long, an open turn is ended."""
+    barge_in: Annotated[Duration, between(Duration, "32ms", "2s")] = _duration("160ms")
+    """Speech for so long during a reply stops the reply. Shorter: a cough does it."""
+    gate_hold: Annotated[Duration, between(Duration, "0ms", "5s")] = _duration("400ms")
+    """For so long after the cheap gate last heard something, the judge goes on listening."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> EndpointSection:
+        if not self.candidate_silence <= self.early_end_silence <= self.end_silence:
+            raise ValueError(
+                "silences must not fall: candidate_silence <= early_end_silence <= end_silence, got "
+                f"{self.candidate_silence}, {self.early_end_silence}, {self.end_silence}"
+            )
+        if self.offset > self.onset:
+            raise ValueError(f"offset {self.offset} is above onset {self.onset}")
+        return self
+
+    @property
+    def config(self) -> EndpointConfig:
+        """The same, as the endpointer takes it."""
+        return EndpointConfig(
+            onset=self.onset,
+            offset=self.offset,
+            **{f"{name}_ms": round(value.ms) for name, value in self if isinstance(value, Duration)},
+        )
+
+
+class AsrSection(Section):
+    """Speech recognition."""
+
+    model: str = "whisper-base"
+    """A model of kind asr in the registry."""
+    languages: tuple[Language, ...] = Field(default=("en", "zh"), min_length=1, max_length=2)
+    """The languages that may be heard; nothing else is ever recognised."""
+    threads: Threads = 2
+    """Compute threads. More than the cores of its lane makes it slower."""
+    hotwords: Flag = True
+    """Whether the tools' own words, places and contacts are favoured."""
+
+    @model_validator(mode="after")
+    def _once(self) -> AsrSection:
+        if len(set(self.languages)) != len(self.languages):
+            raise ValueError("languages lists one language twice")
+        return self
+
+
+class LlmSection(Section):
+    """The language model."""
+
+    model: str = "qwen2.5-coder-0.5b-instruct"
+    """A model of kind llm in the registry."""
+    threads: Threads = 2
+    """Compute threads. More than the cores of its lane makes it slower."""
+    context_tokens: Annotated[int, Field(strict=True, ge=256, le=32_768)] = 2_048
+    """Room for instructions, tools, history and reply. Memory grows with it, used or not."""
+    max_reply_tokens: Annotated[int, Field(strict=True, ge=8, le=1_024)] = 96
+    """A reply is cut here."""
+
+    @model_validator(mode="after")
+    def _room(self) -> LlmSection:
+        if self.max_reply_tokens * 2 > self.context_tokens:
+            raise ValueError(f"max_reply_tokens {self.max_reply_tokens} is more than half of context_tokens")
+        return self
+
+
+class TtsSection(Section):
+    """The voice."""
+
+    en_voice: str = "piper-en-joe"
+    """Voice for English: a model of kind tts in the registry, or espeak-ng."""
+    zh_voice: str = "espeak-ng"
+    """Voice for Mandarin, likewise."""
+    threads: Threads = 2
+    """Compute threads. More than the cores of its lane makes it slower."""
+    speed: Annotated[float, Field(strict=True, ge=0.5, le=2.0)] = 1.0
+    """Speaking rate; 1 is the voice's own."""
+
+
+class VehicleSection(Section):
+    """The car behind the tools."""
+
+    backend: Literal["embedded", "kuksa"] = "embedded"
+    """`embedded`: a signal tree in this process. `kuksa`: a KUKSA databroker."""
+    socket: Path | None = None
+    """Unix socket of the databroker; required by `kuksa`."""
+
+    @model_validator(mode="after")
+    def _reachable(self) -> VehicleSection:
+        if self.backend == "kuksa" and self.socket is None:
+            raise ValueError("backend kuksa needs socket, e.g. /run/kuksa/databroker.sock")
+        return self
+
+
+class ControlSection(Section):
+    """The socket that `o3ctl` asks: what the arbiter does, and orders to it."""
+
+    socket: Annotated[str, Field(pattern=r"^(auto|off|/.+)$")] = "auto"
+    """`auto`: `cockpit listen` opens it where `o3ctl` looks, `say` and `ask` do not. A path: always. `off`: never."""
+    group: str | None = None
+    """Members of this group may ask too, not only this process's user and root."""
+
+    def path(self, default: Path | None) -> Path | None:
+        """Where the socket goes; `default` is the place for `auto`, None where the command has none by itself."""
+        if self.socket == "off":
+            return None
+        return default if self.socket == "auto" else Path(self.socket)
+
+
+class WakeSection(Section):
+    """The wake word. Without an engine everything that is said is for the car."""
+
+    engine: Literal["none", "microwakeword", "openwakeword"] = "none"
+    """`microwakeword`: 50 KB, free to use. `openwakeword`: its trained models forbid commercial use."""
+    model: str = "hey_jarvis"
+    """The word: a model's name in the engine's folder, such as hey_jarvis, okay_nabu or alexa."""
+    threshold: Probability | None = None
+    """Probability from which the word counts; null for what its makers chose. Higher: misses more, wakes less."""
+    pre_roll: Annotated[Duration, between(Duration, "0ms", "3s")] = _duration("600ms")
+    """Audio before the decision that is passed on, so that word and command in one breath lose nothing."""
+    refractory: Annotated[Duration, between(Duration, "0ms", "10s")] = _duration("2s")
+    """After a wake-up no further one for so long."""
+    awake: Annotated[Duration, between(Duration, "1s", "120s")] = _duration("8s")
+    """Without speech or reply for so long, the word is needed again."""
+
+    @property
+    def config(self) -> WakeConfig:
+        """The same, as the wake stage takes it."""
+        return WakeConfig(
+            threshold=self.threshold,
+            pre_roll_ms=round(self.pre_roll.ms),
+            refractory_ms=round(self.refractory.ms),
+            awake_ms=round(self.awake.ms),
+        )
+
+
+class PrivacySection(Section):
+    """What is kept of what was heard and said. Nothing, unless it is asked for here."""
+
+    store_audio: Flag = False
+    """Whether utterances are written to disk."""
+    store_transcripts: Flag = False
+    """Whether transcripts and replies are written to logs and traces."""
+    folder: Path | None = None
+    """Where to; required when anything is stored."""
+
+    @model_validator(mode="after")
+    def _folder(self) -> PrivacySection:
+        if (self.store_audio or self.store_transcripts) and self.folder is None:
+            raise ValueError("storing anything needs folder")
+        return self
+
+
+class Profile(Section):
+    """One target's settings. Read with `cockpit.profile.load.load_profile`."""
+
+    extends: str | None = None
+    """Another profile to start from: its name, or a path relative to this file. `null` for a key drops what it had."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where models run. There is no silent fallback: `cuda` without a usable GPU is a start-up error."""
+    audio: AudioSection = AudioSection()
+    endpoint: EndpointSection = EndpointSection()
+    asr: AsrSection = AsrSection()
+    llm: LlmSection = LlmSection()
+    tts: TtsSection = TtsSection()
+    vehicle: VehicleSection = VehicleSection()
+    privacy: PrivacySection = PrivacySection()
+    wake: WakeSection = WakeSection()
+    control: ControlSection = ControlSection()
+    orchestration: dict[str, Any] = {}
+    """Red lines, clusters, eviction and policy; checked by the arbiter."""
+    tasks: dict[str, Any] = {}
+    """Quality of service per task; checked by the arbiter."""
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The registry names this profile loads, each once."""
+        names = (self.asr.model, self.llm.model, self.tts.en_voice, self.tts.zh_voice, "silero-vad", "espeak-ng")
+        wake = () if self.wake.engine == "none" else (self.wake.engine,)
+        return tuple(dict.fromkeys((*names, *wake)))

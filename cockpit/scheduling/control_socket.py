@@ -1,0 +1,308 @@
+"""The control socket: one JSON object a line over a unix socket, for callers whose credentials the kernel vouches for.
+
+Request: {"op": "status", "verbose": true}. Reply: {"ok": true, ...} or {"ok": false, "error": "..."}.
+"""
+
+from __future__ import annotations
+
+import grp
+import logging
+import os
+import pwd
+import socket
+import socketserver
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from cockpit.profile.memory_budget import MemoryPlan
+from cockpit.scheduling.dispatcher import Dispatcher
+from cockpit.scheduling.maintenance import Housekeeper
+from cockpit.telemetry.watch import Watch
+from models.errors import StartupError
+
+log = logging.getLogger("cockpit.scheduling.control_socket")
+
+MAX_LINE_BYTES: Final = 64 * 1024
+IDLE_S: Final = 60.0
+"""A connection that says nothing for so long is closed."""
+MAX_CONNECTIONS: Final = 8
+_PEER = struct.Struct("3i")
+Handler = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+def default_socket() -> Path:
+    """Where the service listens: $O3CTL_SOCKET, else the runtime folder of the unit or of the user, else /tmp."""
+    named = os.environ.get("O3CTL_SOCKET")
+    if named:
+        return Path(named)
+    runtime = os.environ.get("RUNTIME_DIRECTORY", "").split(":")[0] or "/run/cockpit"
+    if os.getuid() != 0 and not os.access(runtime, os.X_OK):
+        own = os.environ.get("XDG_RUNTIME_DIR")
+        runtime = f"{own}/cockpit" if own else f"/tmp/cockpit-{os.getuid()}"
+    return Path(runtime) / "o3.sock"
+
+
+class Orders:
+    """What the socket can ask for. Each answers one JSON-able mapping or raises KeyError/ValueError with the reason."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, watch: Watch, housekeeper: Housekeeper, memory_plan: MemoryPlan | None = None
+    ) -> None:
+        self._memory_plan = memory_plan
+        self._dispatcher = dispatcher
+        self._watch = watch
+        self._housekeeper = housekeeper
+        self._handlers: dict[str, Handler] = {
+            "status": self._status,
+            "pause": self._pause,
+            "resume": self._resume,
+            "evict": self._evict,
+            "policy": self._policy,
+        }
+
+    def answer(self, line: bytes) -> bytes:
+        """One request line to one reply line. Never raises for what a caller may have written."""
+        try:
+            request = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            return _failed(f"not a JSON line: {error}")
+        if not isinstance(request, dict):
+            return _failed("a request is an object with an op")
+        handler = self._handlers.get(str(request.get("op")))
+        if handler is None:
+            return _failed(f"unknown op {request.get('op')!r}; known: {', '.join(self._handlers)}")
+        try:
+            reply = handler(request)
+        except ValueError as error:
+            return _failed(str(error))
+        return orjson.dumps({"ok": True, **reply}) + b"\n"
+
+    def _status(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        verbose = bool(request.get("verbose", False))
+        status = self._dispatcher.status(verbose=verbose)
+        findings = [asdict(finding) for finding in self._housekeeper.findings]
+        sample = asdict(self._watch.sample()) if self._watch.present else None
+        reply = {"status": asdict(status), "gpu": sample, "gpu_absent": self._watch.why, "findings": findings}
+        if verbose:
+            reply["memory_plan"] = None if self._memory_plan is None else _plan(self._memory_plan)
+        return reply
+
+    def _task(self, request: Mapping[str, Any]) -> str:
+        task = str(request.get("task"))
+        known = self._dispatcher.arbiter.task_names
+        if task not in known:
+            raise ValueError(f"unknown task {task!r}; known: {', '.join(known)}")
+        return task
+
+    def _pause(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        task = self._task(request)
+        self._dispatcher.pause(task)
+        return {"message": f"{task} is paused: what runs goes on, nothing more starts until o3ctl resume {task}"}
+
+    def _resume(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        task = self._task(request)
+        self._dispatcher.resume(task)
+        return {"message": f"{task} is resumed"}
+
+    def _evict(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        session = str(request.get("session"))
+        answer = self._dispatcher.evict(session)
+        if answer == "unknown":
+            raise ValueError(f"no session {session!r}; o3ctl status --verbose lists them")
+        return {"message": f"{session}: {answer}"}
+
+    def _policy(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        action = request.get("action", "show")
+        if action == "reset":
+            self._housekeeper.reset_policy()
+        elif action in ("freeze", "unfreeze"):
+            self._dispatcher.freeze_policy(action == "freeze")
+        elif action != "show":
+            raise ValueError(f"unknown action {action!r}; known: show, reset, freeze, unfreeze")
+        _, state = self._dispatcher.policy_state()
+        return {"policy": asdict(self._dispatcher.status(verbose=False).policy), "learnt": state}
+
+
+def _plan(plan: MemoryPlan) -> dict[str, Any]:
+    limits = {"limit_bytes": plan.limit_bytes, "total_bytes": plan.total_bytes}
+    return {"lines": [asdict(line) for line in plan.lines], "sum_bytes": plan.sum_bytes, **limits}
+
+
+def _failed(message: str) -> bytes:
+    return orjson.dumps({"ok": False, "error": message}) + b"\n"
+
+
+class _Connection(socketserver.StreamRequestHandler):
+    timeout = IDLE_S
+    server: ControlServer
+
+    def handle(self) -> None:
+        refused = self.server.refusal(self.connection)
+        if refused:
+            log.warning("control socket: %s", refused)
+            self.wfile.write(_failed(refused))
+            return
+        if not self.server.slots.acquire(blocking=False):
+            self.wfile.write(_failed(f"busy: {MAX_CONNECTIONS} callers are connected already, close one"))
+            return
+        try:
+            while line := self.rfile.readline(MAX_LINE_BYTES):
+                if not line.endswith(b"\n"):
+                    self.wfile.write(_failed(f"a line ends within {MAX_LINE_BYTES} bytes"))
+                    return
+                self.wfile.write(self.server.orders.answer(line))
+        except (TimeoutError, ConnectionError):
+            return  # the caller fell silent or went away: nothing is owed to it
+        finally:
+            self.server.slots.release()
+
+
+class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """Listens in a thread of its own after `start`. Callers: this process's user, root, members of `group`."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, path: Path, orders: Orders, housekeeper: Housekeeper, group: str | None = None) -> None:
+        self.path = path
+        self.orders = orders
+        self.slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._housekeeper = housekeeper
+        self._gid = _gid(group)
+        _clear_stale(path)
+        _own_folder(path.parent)
+        before = os.umask(0o117)
+        try:
+            super().__init__(str(path), _Connection)
+        except OSError as error:
+            raise StartupError(f"control socket {path} cannot be made ({error.strerror}): check its folder") from error
+        finally:
+            os.umask(before)
+        if self._gid is not None:
+            os.chown(path, -1, self._gid)
+
+    def start(self) -> None:
+        threading.Thread(target=self.serve_forever, args=(0.25,), name="control", daemon=True).start()
+
+    def service_actions(self) -> None:
+        """Between connections, a few times a second."""
+        self._housekeeper.beat()
+
+    def refusal(self, connection: socket.socket) -> str:
+        """Empty when the kernel vouches for a caller that may ask."""
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+        _, uid, gid = _PEER.unpack(raw)
+        if may_ask(uid, gid, os.getuid(), self._gid):
+            return ""
+        return f"user {uid} may not ask: run as the service's user ({os.getuid()}), as root, or join the socket's group"
+
+    def stop(self) -> None:
+        """Stop serving and take the socket away. Safe to call twice."""
+        self.shutdown()
+        self.server_close()
+        self.path.unlink(missing_ok=True)
+
+
+def may_ask(uid: int, gid: int, own_uid: int, allowed_gid: int | None) -> bool:
+    """Whether a caller with these credentials may ask."""
+    if uid in (own_uid, 0):
+        return True
+    if allowed_gid is None:
+        return False
+    if gid == allowed_gid:
+        return True
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return False
+    return allowed_gid in os.getgrouplist(name, gid)
+
+
+def _gid(group: str | None) -> int | None:
+    if group is None:
+        return None
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        raise StartupError(
+            f"group {group!r} of the control socket does not exist: groupadd --system {group}"
+        ) from error
+
+
+def _own_folder(folder: Path) -> None:
+    """Make the socket's folder. Raises StartupError for one in which another user could replace the socket."""
+    try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        owner = folder.stat().st_uid
+    except OSError as error:
+        raise StartupError(f"control socket folder {folder} cannot be made ({error.strerror}): name another") from error
+    if owner not in (os.getuid(), 0):
+        raise StartupError(f"control socket folder {folder} belongs to user {owner}: name another")
+
+
+def _clear_stale(path: Path) -> None:
+    """Take away a socket nobody listens on. Raises StartupError when somebody does, or when it is no socket."""
+    if not path.exists():
+        return
+    if not path.is_socket():
+        raise StartupError(f"{path} is in the way of the control socket and is no socket: move it")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise StartupError(f"another Cockpit listens on {path}: stop it first (systemctl stop cockpit)")
+
+
+class ControlClient:
+    """The other end. Raises StartupError when nobody listens, ValueError with the service's own words on a refusal."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._socket: socket.socket | None = None
+        self._file: Any = None
+
+    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        if self._file is None:
+            self._connect()
+        self._file.write(orjson.dumps({"op": op, **fields}) + b"\n")
+        self._file.flush()
+        line = self._file.readline()
+        if not line:
+            raise StartupError(
+                f"Cockpit closed the connection on {self._path}: is it stopping? systemctl status cockpit"
+            )
+        reply: dict[str, Any] = orjson.loads(line)
+        if not reply.get("ok"):
+            raise ValueError(str(reply.get("error")))
+        return reply
+
+    def _connect(self) -> None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(10.0)
+        try:
+            connection.connect(str(self._path))
+        except OSError as error:
+            connection.close()
+            remedy = (
+                "join the socket's group or use sudo"
+                if isinstance(error, PermissionError)
+                else "is Cockpit running? systemctl status cockpit, or name its socket with --socket"
+            )
+            raise StartupError(f"no answer on {self._path} ({error.strerror}): {remedy}") from error
+        self._socket = connection
+        self._file = connection.makefile("rwb")
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._file.close()
+            self._socket.close()
+            self._socket = self._file = None

@@ -1,0 +1,74 @@
+"""Where each engine of the voice chain runs: cores of a CPU, or lanes of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from cockpit.arbiter.config import DIALOGUE
+from cockpit.arbiter.lanes import lanes_of
+from cockpit.profile.latency_baselines import SPEECH
+from cockpit.profile.sections import Profile
+from cockpit.scheduling.copy_scheduler import CopyTurns
+from cockpit.scheduling.measured_memory import Stage, nothing_used
+from cockpit.scheduling.service import Arbitration
+from models.engines.placement import CpuPlacement, Placement
+from models.errors import ConfigError
+
+
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlacements:
+    """asr, tts: one placement each. llm: one per lane that the arbiter may choose; None where it runs on any core.
+
+    speech_lane: where asr and tts run; empty on a CPU. seal: called once everything is loaded and warm. close: called
+    before the device is closed. used_bytes: device memory in use, 0 where it says nothing about this process.
+    """
+
+    asr: Placement
+    tts: Placement
+    llm: Mapping[str, Placement] | None = None
+    speech_lane: str = ""
+    seal: Callable[[], None] = _nothing
+    close: Callable[[], None] = _nothing
+    used_bytes: Callable[[], int] = nothing_used
+
+    def stages(self, profile: Profile) -> dict[str, Stage]:
+        """What loads together where, for the memory plan's measured peaks. Empty on a CPU."""
+        if self.llm is None:
+            return {}
+        speech = (self.speech_lane,)
+        return {
+            "asr": Stage(speech, (profile.asr.model,)),
+            "llm": Stage(tuple(self.llm), (profile.llm.model, "kv arena")),
+            "tts": Stage(speech, (profile.tts.en_voice, profile.tts.zh_voice)),
+        }
+
+
+def engine_placements(profile: Profile, arbitration: Arbitration | None) -> EnginePlacements:
+    """Raises ConfigError for a GPU without lanes, DeviceUnavailable where ONNX Runtime has no CUDA provider."""
+    if profile.device == "cpu":
+        return EnginePlacements(CpuPlacement(profile.asr.threads), CpuPlacement(profile.tts.threads))
+    if arbitration is None:
+        raise ConfigError(
+            f"device {profile.device}: every engine runs in a lane; add `orchestration` and `tasks`, as in "
+            "profiles/h200.yaml"
+        )
+    from cockpit.device.cuda.placement import CudaEngines, LanedDevice
+
+    device = arbitration.device
+    assert isinstance(device, LanedDevice)
+    arbiter = arbitration.dispatcher.arbiter
+    tasks = {lane.name: arbiter.task_index[lane.task] for lane in arbiter.lanes}
+    priorities = tuple(task.priority for task in arbiter.config.tasks.values())
+    engines = CudaEngines(device, CopyTurns(tasks, priorities))
+    speech = lanes_of(arbiter.lanes, SPEECH) or lanes_of(arbiter.lanes, DIALOGUE)
+    name = speech[-1].name
+    llm = {lane.name: engines.placement(lane.name) for lane in lanes_of(arbiter.lanes, DIALOGUE)}
+    asr, tts = engines.placement(name), engines.placement(name)
+    return EnginePlacements(
+        asr, tts, llm, name, engines.seal, engines.close, lambda: arbitration.device.memory().used_bytes
+    )

@@ -1,0 +1,218 @@
+"""A decoder-only language model on ONNX Runtime, loaded from the folder models/build/llm.py writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from weakref import WeakSet
+
+import numpy as np
+
+from models.engines.llm.chat import ChatTemplate
+from models.engines.llm.cpu import CpuLm
+from models.engines.llm.device import DeviceLm
+from models.engines.llm.memory import LOGIT_ROWS, Sizes
+from models.engines.llm.session import DEFAULT_CHUNK, Body, Head, LmSession
+from models.engines.llm.tokenizer import TextTokenizer
+from models.engines.placement import Placement
+from models.errors import InputError, ModelMissing
+
+FILES = ("config.json", "tokenizer.json", "model.onnx", "head.onnx", "model.bin")
+DEVICE_FILES = ("choose.onnx", "score.onnx")
+DEVICE_SUFFIXES = {"f16": "-f16", "f32-device": "-f32-device"}
+"""The `quant` values whose folders hold graphs for devices, and how their names end."""
+
+
+@dataclass(frozen=True, slots=True)
+class LmConfig:
+    """What config.json of a built model says; written by models/build/llm.py. quant: which kind of graphs it holds."""
+
+    architecture: str
+    quant: str
+    layers: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    vocab: int
+    context_tokens: int
+    stop_ids: tuple[int, ...]
+    bos_id: int | None
+    bos_token: str
+    eos_token: str
+    add_bos: bool
+    chat_template: bool
+
+    @classmethod
+    def read(cls, path: Path) -> LmConfig:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return cls(**{**values, "stop_ids": tuple(values["stop_ids"])})
+
+
+class Runtime(Protocol):
+    """Where the graphs of a model run."""
+
+    @property
+    def head(self) -> Head: ...
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """Names of the lanes that `use` takes; empty on the CPU."""
+        ...
+
+    def open_body(self) -> Body:
+        """The body for one more text. Raises InputError when there is no room for it."""
+        ...
+
+    def use(self, lane: str) -> None:
+        """Let the next runs go to `lane`. Raises KeyError."""
+        ...
+
+    def capture(self) -> None:
+        """Capture every device graph; what open texts have cached is lost."""
+        ...
+
+
+class CausalLM:
+    """The weights and the tokenizer of one model; sessions hold the running texts. weights_bytes: held once."""
+
+    def __init__(
+        self,
+        config: LmConfig,
+        tokenizer: TextTokenizer,
+        chat: ChatTemplate,
+        runtime: Runtime,
+        context_tokens: int,
+        weights_bytes: int,
+    ) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.chat = chat
+        self.stop_ids = frozenset(config.stop_ids)
+        self.vocab_size = config.vocab
+        self.context_tokens = context_tokens
+        self.weights_bytes = weights_bytes
+        self.head = runtime.head
+        self._runtime = runtime
+        self._open: WeakSet[LmSession] = WeakSet()
+
+    @classmethod
+    def load(
+        cls,
+        model_dir: Path,
+        *,
+        threads: int = 2,
+        context_tokens: int = 2048,
+        placements: Mapping[str, Placement] | None = None,
+        slots: int = 8,
+        drafts: Sequence[int] = (),
+    ) -> CausalLM:
+        """Load a built model. context_tokens: prompt and reply together.
+
+        Without placements it runs on the CPU with `threads`, and memory for a text is taken when one is opened. With
+        placements (by lane name, all on one device) the memory of `slots` texts is taken now. drafts: the values of
+        `LmSession.draft_tokens` whose runs a device captures.
+        Raises ModelMissing, InputError (context longer than the model's, graphs of the other kind) or
+        DeviceUnavailable (nowhere to run, or no memory).
+        """
+        missing = [name for name in FILES if not (model_dir / name).is_file()]
+        if missing:
+            raise ModelMissing(f"{model_dir} lacks {', '.join(missing)}; run `cockpit models build`")
+        config = LmConfig.read(model_dir / "config.json")
+        _check_kind(model_dir, config, placements is not None)
+        if not 0 < context_tokens <= config.context_tokens:
+            raise InputError(
+                f"context_tokens {context_tokens} is outside 1..{config.context_tokens} of {model_dir.name}"
+            )
+        if placements is not None and (not placements or slots < 1):
+            raise InputError("a model on a device needs at least one lane and one slot")
+        if not all(0 < drafted < min(LOGIT_ROWS, context_tokens) for drafted in drafts):
+            raise InputError(f"drafts {list(drafts)} are not all in 1..{min(LOGIT_ROWS, context_tokens) - 1}")
+        tokenizer = TextTokenizer.load(
+            model_dir,
+            bos_id=config.bos_id if config.add_bos else None,
+            vocab_size=config.vocab,
+            stop_ids=frozenset(config.stop_ids),
+        )
+        chat = ChatTemplate.load(model_dir, bos_token=config.bos_token, eos_token=config.eos_token)
+        runtime: Runtime
+        if placements is None:
+            cache = (1, config.kv_heads, context_tokens, config.head_dim)
+            runtime = CpuLm.load(model_dir, threads=threads, layers=config.layers, cache_shape=cache)
+        else:
+            sizes = Sizes(
+                layers=config.layers,
+                kv_heads=config.kv_heads,
+                head_dim=config.head_dim,
+                hidden=config.hidden,
+                vocab=config.vocab,
+                capacity=context_tokens,
+                slots=slots,
+                drafts=tuple(drafts),
+            )
+            runtime = DeviceLm.load(model_dir, placements, sizes)
+        weights_bytes = (model_dir / "model.bin").stat().st_size
+        return cls(config, tokenizer, chat, runtime, context_tokens, weights_bytes)
+
+    def use(self, lane: str) -> None:
+        """Let the next runs of every text go to `lane`, a name of `placements`. Raises KeyError."""
+        self._runtime.use(lane)
+
+    def open_session(self) -> LmSession:
+        """A new, empty text with a KV cache of its own: 2 x layers x kv_heads x head_dim x context_tokens elements.
+
+        Raises InputError when a model on a device has no free slot; `LmSession.close` gives one back.
+        """
+        session = LmSession(self._runtime.open_body(), self.head, self.stop_ids)
+        self._open.add(session)
+        return session
+
+    def warm_up(self, *, longest_chunk: int = DEFAULT_CHUNK) -> None:
+        """Run prefill, decode and every way of choosing a token once, on a text that is thrown away.
+
+        On a device, in every lane: every slot's steps are captured first, and prefill runs at many lengths up to
+        `longest_chunk`, so that no later run loads a kernel or grows an arena. Do it before anything urgent runs. Texts
+        that are open then forget what they had cached, and compute it anew.
+        """
+        longest = max(1, min(longest_chunk, self.context_tokens // 2))
+        if not self._runtime.lanes:
+            self._one_request([longest])
+            return
+        for session in self._open:
+            session.forget()
+        self._runtime.capture()
+        for lane in reversed(self._runtime.lanes):  # the first lane stays in use
+            self._runtime.use(lane)
+            self._one_request([*(1 << power for power in range(1, longest.bit_length() - 1)), longest])
+
+    def _one_request(self, chunks: list[int]) -> None:
+        session = self.open_session()
+        filler = (self.tokenizer.encode("warm up ") * chunks[-1])[: chunks[-1]]
+        for chunk in chunks:
+            session.forget()
+            session.set_tokens(filler[:chunk], chunk=chunk)
+        list(session.generate(max_new_tokens=2))
+        session.score([filler[:2]])
+        if self._runtime.lanes:
+            self.head.best(session.hidden(), np.array(filler[:2], np.int64))
+        session.close()
+
+
+def _check_kind(model_dir: Path, config: LmConfig, on_device: bool) -> None:
+    """Raise InputError when the folder's graphs are not those that are asked for."""
+    suffix = DEVICE_SUFFIXES.get(config.quant)
+    if suffix is not None and not on_device:
+        other = model_dir.name.removesuffix(suffix)
+        raise InputError(
+            f"{model_dir.name} holds graphs for a GPU; give it placements (`device: cuda`), or use {other} on the CPU"
+        )
+    if suffix is None and on_device:
+        other = model_dir.name.removesuffix("-f32") + "-f16"
+        raise InputError(
+            f"{model_dir.name} holds graphs for the CPU, quantised or with branches; use {other} on a device"
+        )
+    missing = [name for name in DEVICE_FILES if on_device and not (model_dir / name).is_file()]
+    if missing:
+        raise ModelMissing(f"{model_dir} lacks {', '.join(missing)}; run `cockpit models build {model_dir.name}`")

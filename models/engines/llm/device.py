@@ -1,0 +1,304 @@
+"""The decoder in the lanes of one device: weights, caches and everything between token ids stay in its memory.
+
+One set of weights and one arena of caches serve every lane. Generating one token writes 16 bytes, replays two graphs
+that were captured for that text's slot, and reads back 8 bytes. Verifying drafted tokens works the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from models.engines.llm.head import F32, Ids
+from models.engines.llm.memory import ID_BYTES, LOGIT_ROWS, KvArena, Scratch, Sizes
+from models.engines.placement import Buffer, GraphSession, Placement, dtype_of
+
+STEPS_TO_CAPTURE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHidden:
+    """Hidden states in device memory. graph_id: of the captured head that reads exactly these rows; -1: none."""
+
+    rows: Buffer
+    graph_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneGraphs:
+    """The graphs opened in one lane. weights: what they read, kept for as long as they are."""
+
+    placement: Placement
+    weights: Mapping[str, ort.OrtValue]
+    body: GraphSession
+    head: GraphSession
+    choose: GraphSession
+    score: GraphSession
+
+    @classmethod
+    def open(cls, model_dir: Path, placement: Placement, weights: Mapping[str, ort.OrtValue]) -> LaneGraphs:
+        return cls(
+            placement,
+            weights,
+            placement.open(model_dir / "model.onnx", weights=weights, capture=True),
+            placement.open(model_dir / "head.onnx", weights=weights, capture=True),
+            placement.open(model_dir / "choose.onnx"),
+            placement.open(model_dir / "score.onnx"),
+        )
+
+
+class DeviceLm:
+    """Body and head in one lane or several of a device. See models.engines.llm.causal_lm.Runtime."""
+
+    def __init__(
+        self, lanes: Mapping[str, LaneGraphs], sizes: Sizes, arena: KvArena, scratch: Scratch, bodies: list[DeviceBody]
+    ) -> None:
+        self.sizes = sizes
+        self.arena = arena
+        self.scratch = scratch
+        self.head = DeviceHead(self)
+        self.lanes = tuple(lanes)
+        self.lane_name = self.lanes[0]
+        self._lanes = lanes
+        self._bodies = bodies
+
+    @classmethod
+    def load(cls, model_dir: Path, placements: Mapping[str, Placement], sizes: Sizes) -> DeviceLm:
+        """Weights are loaded once, through the first placement. Raises ModelMissing and DeviceUnavailable."""
+        first = next(iter(placements.values()))
+        weights = first.load_weights(model_dir)
+        lanes = {name: LaneGraphs.open(model_dir, placement, weights) for name, placement in placements.items()}
+        kind = dtype_of(next(iter(lanes.values())).body.inner.get_outputs()[0])
+        arena = KvArena.allocate(first, sizes, kind)
+        loaded = cls(lanes, sizes, arena, Scratch.allocate(first, sizes, kind), [])
+        loaded._bodies += [
+            DeviceBody(loaded, slot, first.allocate((1, sizes.hidden), kind)) for slot in range(sizes.slots)
+        ]
+        loaded.wait()
+        return loaded
+
+    @property
+    def lane(self) -> LaneGraphs:
+        """Where the next run goes."""
+        return self._lanes[self.lane_name]
+
+    def use(self, lane: str) -> None:
+        """Let the next runs go to `lane`, after what still runs in the present one. Raises KeyError."""
+        if lane not in self._lanes:
+            raise KeyError(f"no lane {lane!r} here; lanes: {', '.join(self.lanes)}")
+        if lane != self.lane_name:
+            self.wait()
+            self.lane_name = lane
+
+    def wait(self) -> None:
+        """Until the present lane is idle."""
+        self.lane.placement.read(self.scratch.position)
+
+    def open_body(self) -> DeviceBody:
+        """The body of a free slot. Raises InputError when every slot is taken."""
+        return self._bodies[self.arena.take()]
+
+    def graph_id(self, slot: int, count: int, every_row: bool) -> int:
+        """The captured graph of a run of `count` tokens of that slot; -1 where there is none."""
+        if not every_row:
+            return slot if count == 1 else -1
+        if count - 1 not in self.sizes.drafts:
+            return -1
+        return self.sizes.slots * (1 + self.sizes.drafts.index(count - 1)) + slot
+
+    def capture(self) -> None:
+        """Run every slot's steps, one token and drafts, in every lane until they are captured. It overwrites what the
+        slots hold.
+        """
+        present = self.lane_name
+        for name in self.lanes:
+            self.use(name)
+            for body in self._bodies:
+                for drafted in (0, *self.sizes.drafts):
+                    for _ in range(STEPS_TO_CAPTURE):
+                        self.head.best_rows(body.run([0] * (1 + drafted), 0, every_row=drafted > 0))
+        self.use(present)
+
+
+class DeviceBody:
+    """The body of the text in one slot. `row`: its last token's hidden state. See models.engines.llm.session.Body."""
+
+    def __init__(self, lm: DeviceLm, slot: int, row: Buffer) -> None:
+        self.capacity = lm.sizes.capacity
+        self.kv_bytes = lm.arena.slot_bytes
+        self.slot = slot
+        self.row = row
+        self._lm = lm
+        self._captured: dict[tuple[str, int], ort.IOBinding] = {}
+        self._loose: dict[str, ort.IOBinding] = {}
+        self._total = np.zeros(1, np.int32)
+        self._capacity = np.full(1, lm.sizes.capacity, np.int32)
+
+    def run(self, tokens: list[int], position: int, *, every_row: bool) -> DeviceHidden:
+        """See Body. What is captured is queued only, and who reads the head's answer waits for both. Other runs are
+        finished on return: who asks between chunks whether to yield leaves nothing behind.
+        """
+        lm, count = self._lm, len(tokens)
+        last = position + count - 1
+        self._total[0] = last + 1
+        lm.lane.placement.write(lm.scratch.first(lm.scratch.feed, 1 + count), np.array([last, *tokens], np.int64))
+        rows = lm.scratch.first(lm.scratch.hidden, count) if every_row else self.row
+        graph_id = lm.graph_id(self.slot, count, every_row)
+        if graph_id >= 0:
+            key = lm.lane_name, graph_id
+            if key not in self._captured:
+                self._captured[key] = self._fixed(count, rows)
+            lm.lane.body.run(self._captured[key], graph_id=graph_id)
+            # Rows of drafts lie in memory that all slots share, and so does the graph of the head that reads them.
+            return DeviceHidden(rows, graph_id - self.slot if every_row else self.slot)
+        lm.lane.body.run(self._variable(count, rows, every_row))
+        lm.wait()
+        return DeviceHidden(rows, -1 if every_row else self.slot)
+
+    def close(self) -> None:
+        self._lm.arena.give_back(self.slot)
+
+    def _fixed(self, count: int, rows: Buffer) -> ort.IOBinding:
+        """The binding that the captured run of this shape always has.
+
+        A captured graph keeps the value of total_len, a host input. On a GPU it only sizes the work, and how far
+        attention reads is up to seqlens_k; the CPU's kernel goes by it.
+        """
+        binding = self._bound()
+        on_cpu = self._lm.lane.placement.device == "cpu"
+        binding.bind_cpu_input("total_len", self._total if on_cpu else self._capacity)
+        self._bind_rows(binding, count, 0, count, rows)
+        return binding
+
+    def _variable(self, count: int, rows: Buffer, every_row: bool) -> ort.IOBinding:
+        """The present lane's binding for shapes that change."""
+        binding = self._loose.get(self._lm.lane_name)
+        if binding is None:
+            binding = self._loose[self._lm.lane_name] = self._bound()
+            binding.bind_cpu_input("total_len", self._total)
+        if every_row:
+            self._bind_rows(binding, count, 0, count, rows)
+        else:
+            self._bind_rows(binding, count, count - 1, 1, rows)
+        return binding
+
+    def _bound(self) -> ort.IOBinding:
+        """A binding that lacks total_len, the ids, which rows to return, and where."""
+        binding = self._lm.lane.body.binding()
+        self._lm.arena.bind(self.slot, binding)
+        self._lm.scratch.position.bind_input(binding, "seqlens_k")
+        return binding
+
+    def _bind_rows(self, binding: ort.IOBinding, count: int, first: int, wanted: int, rows: Buffer) -> None:
+        """`count` ids; `wanted` rows from the one at `first` on go to `rows`."""
+        scratch = self._lm.scratch
+        scratch.ids(count).bind_input(binding, "input_ids")
+        scratch.places.part(first * ID_BYTES, (wanted,)).bind_input(binding, "rows")
+        rows.bind_output(binding, "hidden")
+
+
+class DeviceHead:
+    """The head, `choose` and `score` on hidden states of any slot. See models.engines.llm.session.Head."""
+
+    def __init__(self, lm: DeviceLm) -> None:
+        self._lm = lm
+        self._captured: dict[tuple[str, int], ort.IOBinding] = {}
+        self._loose: dict[tuple[str, str], ort.IOBinding] = {}
+
+    def best(self, hidden: DeviceHidden, allowed: Ids | None = None) -> int:
+        lane, scratch, rows = self._lm.lane, self._lm.scratch, hidden.rows.shape[0]
+        if rows == 1:
+            self._run_all(hidden)
+        else:
+            self._run(hidden.rows, rows - 1, 1)
+        if allowed is None:
+            return int(lane.placement.read(scratch.first(scratch.best, 1))[0, 0])
+        ids = scratch.first(scratch.allowed, allowed.size)
+        lane.placement.write(ids, allowed)
+        binding = self._binding("choose", lane.choose)
+        ids.bind_input(binding, "allowed")
+        scratch.first(scratch.logits, 1).bind_input(binding, "logits")
+        scratch.chosen.bind_output(binding, "id")
+        lane.choose.run(binding)
+        return int(lane.placement.read(scratch.chosen)[0])
+
+    def best_rows(self, hidden: DeviceHidden) -> Ids:
+        read, scratch = self._lm.lane.placement.read, self._lm.scratch
+        if hidden.graph_id >= 0:
+            self._run_all(hidden)
+            return read(scratch.first(scratch.best, hidden.rows.shape[0]))[:, 0]
+        out = []
+        for start, count in _slices(hidden.rows.shape[0]):
+            self._run(hidden.rows, start, count)
+            out.append(read(scratch.first(scratch.best, count))[:, 0])
+        return np.concatenate(out)
+
+    def log_probabilities(self, parts: Sequence[DeviceHidden], targets: Ids) -> F32:
+        out, done = [], 0
+        for hidden in parts:
+            for start, count in _slices(hidden.rows.shape[0]):
+                self._run(hidden.rows, start, count)
+                out.append(self._scores(targets[done : done + count]))
+                done += count
+        return np.concatenate(out)
+
+    def logits(self, hidden: DeviceHidden) -> F32:
+        read, scratch = self._lm.lane.placement.read, self._lm.scratch
+        out = []
+        for start, count in _slices(hidden.rows.shape[0]):
+            self._run(hidden.rows, start, count)
+            out.append(read(scratch.first(scratch.logits, count)))
+        return np.concatenate(out)
+
+    def _scores(self, targets: Ids) -> F32:
+        """Log-probabilities of one target for each of the first rows of the logits."""
+        lane, scratch, count = self._lm.lane, self._lm.scratch, targets.size
+        ids, out = scratch.first(scratch.targets, count), scratch.first(scratch.log_probabilities, count)
+        lane.placement.write(ids, targets)
+        binding = self._binding("score", lane.score)
+        ids.bind_input(binding, "targets")
+        scratch.first(scratch.logits, count).bind_input(binding, "logits")
+        out.bind_output(binding, "log_probabilities")
+        lane.score.run(binding)
+        return lane.placement.read(out)
+
+    def _run_all(self, hidden: DeviceHidden) -> None:
+        """The head over all of a few rows, captured where their graph is."""
+        if hidden.graph_id < 0:
+            self._run(hidden.rows, 0, hidden.rows.shape[0])
+            return
+        key = self._lm.lane_name, hidden.graph_id
+        if key not in self._captured:
+            self._captured[key] = self._lm.lane.head.binding()
+            self._bind(self._captured[key], hidden.rows)
+        self._lm.lane.head.run(self._captured[key], graph_id=hidden.graph_id)
+
+    def _run(self, rows: Buffer, start: int, count: int) -> None:
+        """The head over `count` rows from row `start`, not captured."""
+        lane, width = self._lm.lane, self._lm.sizes.hidden
+        binding = self._binding("head", lane.head)
+        part = rows.part(start * width * rows.dtype.itemsize, (count, width))
+        self._bind(binding, part)
+        lane.head.run(binding)
+
+    def _bind(self, binding: ort.IOBinding, rows: Buffer) -> None:
+        count, scratch = rows.shape[0], self._lm.scratch
+        rows.bind_input(binding, "hidden")
+        scratch.first(scratch.logits, count).bind_output(binding, "logits")
+        scratch.first(scratch.best, count).bind_output(binding, "best")
+
+    def _binding(self, graph: str, session: GraphSession) -> ort.IOBinding:
+        """The one binding of the present lane for runs of `graph` whose shapes change."""
+        key = self._lm.lane_name, graph
+        if key not in self._loose:
+            self._loose[key] = session.binding()
+        return self._loose[key]
+
+
+def _slices(rows: int) -> list[tuple[int, int]]:
+    """(start, count) of runs over at most LOGIT_ROWS rows each."""
+    return [(start, min(LOGIT_ROWS, rows - start)) for start in range(0, rows, LOGIT_ROWS)]

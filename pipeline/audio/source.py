@@ -1,0 +1,169 @@
+"""Where audio comes from: a WAV file at real-time pace or as fast as it is taken, or the microphone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import soxr
+from numpy.typing import NDArray
+
+from models.errors import DeviceUnavailable
+from pipeline.audio.portaudio import SampleRing, device_info, load_sounddevice
+from pipeline.audio.wav import open_wav, stream_wav
+from pipeline.clock import Clock, SystemClock
+from pipeline.frames import SAMPLE_RATE_HZ, AudioFrame
+
+Audio = NDArray[np.float32]
+Pace = Literal["realtime", "fast"]
+
+FRAME_SAMPLES = 512
+_NO_SAMPLES: Audio = np.zeros(0, np.float32)
+
+
+class WavSource:
+    """A WAV as a stream of frames. Iterate once; the last frame has `end_of_stream` and may be short or empty.
+
+    pace "realtime" hands out each frame when its last sample would have been captured; "fast" at once. `captured_ns` is
+    the scheduled time of the frame's last sample in real time, the moment it is handed out otherwise. No silence is
+    invented at the end: `end_of_stream` flushes the last word.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        pace: Pace = "realtime",
+        frame_samples: int = FRAME_SAMPLES,
+        clock: Clock | None = None,
+    ) -> None:
+        """Raises InputError at once when the file cannot be used (see `pipeline.audio.wav.open_wav`)."""
+        if frame_samples < 1:
+            raise ValueError(f"frame_samples must be at least 1, not {frame_samples}")
+        self.path = Path(path)
+        self._pace = pace
+        self._frame_samples = frame_samples
+        self._clock: Clock = clock or SystemClock()
+        open_wav(self.path).close()
+
+    def __iter__(self) -> Iterator[AudioFrame]:
+        """Yield the frames. Raises InputError when the samples turn out to be unusable."""
+        start_ns = self._clock.now_ns()
+        first_sample = 0
+        for samples, last in _cut(stream_wav(self.path), self._frame_samples):
+            end_ns = start_ns + (first_sample + len(samples)) * 1_000_000_000 // SAMPLE_RATE_HZ
+            if self._pace == "realtime":
+                self._clock.sleep_until_ns(end_ns)
+            captured_ns = end_ns if self._pace == "realtime" else self._clock.now_ns()
+            yield AudioFrame(samples, first_sample, captured_ns, end_of_stream=last)
+            first_sample += len(samples)
+
+
+def _cut(blocks: Iterator[Audio], size: int) -> Iterator[tuple[Audio, bool]]:
+    """Cut blocks of any length into read-only pieces of `size`, the last one flagged and at most that long."""
+    piece, filled = np.empty(size, np.float32), 0
+    for block in blocks:
+        taken = 0
+        while taken < len(block):
+            if filled == size:
+                piece.setflags(write=False)
+                yield piece, False
+                piece, filled = np.empty(size, np.float32), 0
+            count = min(size - filled, len(block) - taken)
+            piece[filled : filled + count] = block[taken : taken + count]
+            filled += count
+            taken += count
+    piece.setflags(write=False)
+    yield piece[:filled], True
+
+
+class MicSource:
+    """The microphone at its own rate, resampled to 16 kHz outside the callback. Iterate once; `stop()` ends it.
+
+    The callback only copies into a preallocated ring. `xruns` counts the blocks PortAudio reported as lost and
+    `overrun_samples` what the ring had no room for; lost time shows as a jump of `first_sample`.
+    """
+
+    def __init__(
+        self,
+        device: int | str | None = None,
+        *,
+        frame_samples: int = FRAME_SAMPLES,
+        ring_s: float = 2.0,
+        silent_device_s: float = 3.0,
+        clock: Clock | None = None,
+    ) -> None:
+        """Raises DeviceUnavailable (exit code 3) when PortAudio or the device is not there."""
+        self._module = load_sounddevice()
+        info = device_info(self._module, device, "input")
+        self.rate_hz = round(info["default_samplerate"])
+        self.name = str(info["name"])
+        self.xruns = 0
+        self.overrun_samples = 0
+        self._device = device
+        self._frame_samples = frame_samples
+        self._silent_device_s = silent_device_s
+        self._clock: Clock = clock or SystemClock()
+        self._ring = SampleRing(int(ring_s * self.rate_hz))
+        self._newest = (0, self._clock.now_ns())
+        self._arrived = threading.Event()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End the stream: the iterator yields what was captured and then its last frame. Any thread."""
+        self._stopped = True
+        self._arrived.set()
+
+    def __iter__(self) -> Iterator[AudioFrame]:
+        """Yield frames until `stop()`. Raises DeviceUnavailable when the device cannot be opened or falls silent."""
+        with self._open():
+            yield from self._frames()
+
+    def _open(self) -> Any:
+        try:
+            return self._module.InputStream(
+                device=self._device, samplerate=self.rate_hz, channels=1, dtype="float32", callback=self._captured
+            )
+        except self._module.PortAudioError as error:
+            raise DeviceUnavailable(
+                f"cannot open microphone {self.name} at {self.rate_hz} Hz: {error}; close what uses it"
+            ) from error
+
+    def _captured(self, indata: Audio, _frames: int, _time: Any, status: Any) -> None:
+        """PortAudio's callback: copy and leave. indata: float32 (n, 1), valid only during the call."""
+        if status and status.input_overflow:
+            self.xruns += 1
+        self.overrun_samples += len(indata) - self._ring.write(indata[:, 0])
+        self._newest = (self._ring.written, self._clock.now_ns())
+        self._arrived.set()
+
+    def _frames(self) -> Iterator[AudioFrame]:
+        scratch = np.empty(self._ring.capacity, np.float32)
+        resampler = None
+        if self.rate_hz != SAMPLE_RATE_HZ:
+            resampler = soxr.ResampleStream(self.rate_hz, SAMPLE_RATE_HZ, 1, "float32")
+        pending, first_sample, lost_before = _NO_SAMPLES, 0, 0
+        while True:
+            stopped = self._stopped
+            if not stopped and not self._arrived.wait(self._silent_device_s):
+                raise DeviceUnavailable(f"the microphone {self.name} stopped delivering; reconnect it and start again")
+            self._arrived.clear()
+            written, newest_ns = self._newest
+            native = scratch[: self._ring.read_into(scratch)]
+            behind_ns = (self._ring.consumed - written) * 1_000_000_000 // self.rate_hz
+            block = native.copy() if resampler is None else resampler.resample_chunk(native, last=stopped)
+            pending = np.concatenate([pending, np.clip(block, -1.0, 1.0)])
+            end_ns = newest_ns + behind_ns
+            while len(pending) >= self._frame_samples:
+                samples, pending = pending[: self._frame_samples], pending[self._frame_samples :]
+                captured_ns = end_ns - len(pending) * 1_000_000_000 // SAMPLE_RATE_HZ
+                yield AudioFrame(samples, first_sample, captured_ns)
+                first_sample += len(samples)
+            if stopped:
+                yield AudioFrame(pending, first_sample, end_ns, end_of_stream=True)
+                return
+            lost = self.overrun_samples * SAMPLE_RATE_HZ // self.rate_hz
+            first_sample, lost_before = first_sample + lost - lost_before, lost

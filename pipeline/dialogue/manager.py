@@ -1,0 +1,363 @@
+"""The dialogue manager: a transcript to calls or talk, calls to results, results to a reply, and what is taken back.
+
+The words narrow the calls down (`pipeline/nlu/interpreter.py`). Where one call is left, every token of it is forced and
+no model step is needed; where several are left, the language model chooses among exactly these under a grammar; where
+none is left, the owner's manual answers if it has an entry, and the model talks otherwise.
+
+The manual's own sentence is the answer, word for word. Told the same fact in its prompt, Qwen2.5-Coder-0.5B spoiled 10
+of 20 English and 4 of 20 Mandarin answers ("ABS stands for Automatic Brake System", one pedal "to accelerate and the
+other to brake") and left out safety advice in more; each took 0.3 to 1 s that the sentence itself does not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from models.engines.llm.causal_lm import CausalLM
+from models.engines.llm.session import LmSession
+from pipeline.dialogue.chat_guard import TalkFilter
+from pipeline.dialogue.llm_steps import UNSHARED, Sharer, fill
+from pipeline.dialogue.manual import Manual, load_manual
+from pipeline.dialogue.tool_choice import Chooser
+from pipeline.frames import Language, ToolCall, ToolResult
+from pipeline.nlg.actions import say
+from pipeline.nlu.intents.rules import kept_in_mind
+from pipeline.nlu.interpreter import Clause, interpret, is_complete
+from pipeline.nlu.lexicon import Lexicon, build_lexicon
+from pipeline.vehicle.places import Places, load_places
+from pipeline.vehicle.signals import EmbeddedTree, SignalAccess, SignalBackend
+from pipeline.vehicle.tools import Toolbox
+
+KEPT_EXCHANGES = 3
+"""How many earlier exchanges the model sees."""
+CHAT_TOKENS = 64
+REPEAT_BELOW_LOGPROB = -0.55
+"""Mean log-probability (nats per token) below which a number or free text is not acted on. Chosen on 90 commands by
+five synthetic voices, clean and in road noise at 10 dB: it costs one of 180 (benchmarks/quality/commands_spoken.py).
+"""
+PREPARE_CHUNK = 32
+"""Tokens per step of `prepare`: about 50 ms on one core, the longest a new turn may wait for it."""
+_SYSTEM: dict[Language, str] = {
+    "en": "You are the voice assistant of a car. Answer in plain English, in one or two short sentences, "
+    "without lists. You cannot operate the car here; never claim that you did.",
+    "zh": "你是汽车的语音助手。用一两句简短的中文口语回答，不要列表。你在这里不能操作车辆，绝不要说你已经操作了。",
+}
+_SILENT: dict[Language, str] = {"en": "Sorry, I did not understand that.", "zh": "抱歉，我没有听懂。"}
+_UNSURE: dict[Language, str] = {"en": "I am not sure about that.", "zh": "这个我不太清楚。"}
+"""Said where nothing that the model says may be spoken."""
+
+
+def _rests_on_detail(clause: Clause) -> bool:
+    """True for a change by a number or by free text: misheard, it is as good a command as the one that was meant.
+
+    Where the car's own words alone decide, matching them by sound is the better judge of what was heard.
+    """
+    name, evidence = clause.call.name, clause.evidence
+    if name in ("refuse", "ask_vehicle", "ask_distance"):
+        return False
+    return bool(evidence.numbers) or (
+        name == "play_media" and clause.call.arguments["query"] not in evidence.names("music")
+    )
+
+
+def _never() -> bool:
+    return False
+
+
+def _session(lm: CausalLM, name: str) -> LmSession:
+    """A session under the name by which operators know it."""
+    session = lm.open_session()
+    session.name = name
+    return session
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a transcript means. Either `calls` are to be executed in order, or `chat` is True, or neither (no words).
+
+    `decided_by`: "words" when the words left one choice, "model" when the language model chose. Times in ms;
+    `llm_ttft_ms` is 0 when no model step was needed.
+    """
+
+    text: str
+    language: Language
+    calls: tuple[ToolCall, ...] = ()
+    chat: bool = False
+    decided_by: str = "words"
+    llm_ttft_ms: float = 0.0
+    llm_ms: float = 0.0
+
+    @property
+    def empty(self) -> bool:
+        """True when nothing was said."""
+        return not self.calls and not self.chat
+
+
+@dataclass(slots=True)
+class _Exchange:
+    user: str
+    language: Language
+    heard: str = ""
+    last_call: ToolCall | None = None
+
+
+@dataclass(slots=True)
+class DialogueManager:
+    """Owned by one thread. Built with `create`; `warm_up` before the first turn."""
+
+    toolbox: Toolbox
+    lexicon: Lexicon
+    chooser: Chooser | None
+    lm: CausalLM | None
+    chat_sessions: dict[Language, LmSession]
+    manual: Manual
+    default_language: Language = "en"
+    repeat_below: float = REPEAT_BELOW_LOGPROB
+    reply_tokens: int = CHAT_TOKENS
+    """A free answer is cut here."""
+    clock: Callable[[], float] = time.perf_counter
+    _history: OrderedDict[int, _Exchange] = field(default_factory=OrderedDict)
+    chat_ttft_ms: float = 0.0
+    """Time to the first token of the last chat reply; 0 when the manual answered."""
+    _chats: int = 0
+    _open_chat: int = 0
+    """Number of the chat whose stream is going on, 0 without one: it alone may use the sessions."""
+
+    @classmethod
+    def create(
+        cls,
+        tree: SignalBackend | None = None,
+        lm: CausalLM | None = None,
+        places: Places | None = None,
+        default_language: Language = "en",
+        *,
+        by_sound: bool = True,
+        reply_tokens: int = CHAT_TOKENS,
+        now: Callable[[], datetime] = datetime.now,
+    ) -> DialogueManager:
+        """tree: signals (the embedded ones by default); lm: None leaves open choices to the words and answers no
+        talk.
+        """
+        known = load_places() if places is None else places
+        access = SignalAccess(EmbeddedTree() if tree is None else tree)
+        sessions: dict[Language, LmSession] = {}
+        chooser = None
+        if lm is not None:
+            sessions = {"en": _session(lm, "chat-en"), "zh": _session(lm, "chat-zh")}
+            chooser = Chooser(lm, _session(lm, "choose"))
+        return cls(
+            toolbox=Toolbox(access, known, now),
+            lexicon=build_lexicon(known, by_sound=by_sound),
+            chooser=chooser,
+            lm=lm,
+            chat_sessions=sessions,
+            manual=load_manual(),
+            default_language=default_language,
+            reply_tokens=reply_tokens,
+        )
+
+    def warm_up(self, sharer: Sharer = UNSHARED) -> None:
+        """Prefill every static prefix, compile every kind of grammar, fill the caches of the matcher."""
+        for text, language in _WARM_UP:
+            interpret(text, self.lexicon, language)
+            self.manual.find(text)
+        if self.lm is None:
+            return
+        for language, session in self.chat_sessions.items():
+            fill(session, self._history_tokens(language), sharer.on(session, ahead=True))
+        assert self.chooser is not None
+        self.chooser.warm_up(sharer)
+
+    def plan(
+        self,
+        text: str,
+        language: Language,
+        *,
+        avg_logprob: float | None = None,
+        cancelled: Callable[[], bool] = _never,
+        sharer: Sharer = UNSHARED,
+    ) -> Plan:
+        """What the text means; changes nothing. When `cancelled` in its midst, open choices stay with the words.
+
+        `avg_logprob`: the recogniser's, None for typed text; a number or name heard below `repeat_below` is asked for
+        again.
+        `sharer` is told of every step of the model and may make it wait.
+        """
+        if not any(character.isalnum() for character in text):
+            return Plan(text, language)
+        found = self.manual.find(text)
+        clauses = interpret(text, self.lexicon, language, self._last_call())
+        about_now = any(clause.call.name in ("ask_vehicle", "ask_distance") for clause in clauses)
+        if found is not None and found.certain and (found.exact or not about_now):
+            return Plan(text, language, chat=True)
+        if not clauses:
+            return Plan(text, language, chat=True)
+        calls: list[ToolCall] = []
+        decided_by, ttft_ms, total_ms = "words", 0.0, 0.0
+        for clause in clauses:
+            if len(clause.candidates) == 1 or self.chooser is None or cancelled():
+                calls.append(clause.call)
+                continue
+            start = self.clock()
+            wanted = [candidate.call for candidate in clause.candidates]
+            choice = self.chooser.choose(clause.evidence.text, wanted, cancelled=cancelled, sharer=sharer)
+            calls.append(choice.call)
+            decided_by = "model"
+            ttft_ms = ttft_ms or choice.ttft_ms
+            total_ms += (self.clock() - start) * 1e3
+        doubtful = avg_logprob is not None and avg_logprob < self.repeat_below
+        if doubtful and any(map(_rests_on_detail, clauses)):
+            calls = [ToolCall("refuse", {"reason": "not_understood", "what": text.strip()[:80]})]
+        return Plan(text, language, tuple(calls), False, decided_by, ttft_ms, total_ms)
+
+    def execute(self, plan: Plan, turn_id: int) -> list[ToolResult]:
+        """Run the plan's calls. A call that fails does not stop the others."""
+        results = [self.toolbox.execute(call, turn_id) for call in plan.calls]
+        exchange = self._exchange(turn_id, plan.text, plan.language)
+        acted = [result.call for result in results if result.status == "done" and kept_in_mind(result.call)]
+        exchange.last_call = acted[-1] if acted else exchange.last_call
+        return results
+
+    def reply(self, plan: Plan, results: list[ToolResult], language: Language) -> str:
+        """The spoken text of tool results; empty without results."""
+        return say(results, language)
+
+    def chat(
+        self,
+        text: str,
+        language: Language,
+        *,
+        turn_id: int | None = None,
+        cancelled: Callable[[], bool] = _never,
+        sharer: Sharer = UNSHARED,
+    ) -> Iterator[str]:
+        """Stream an answer of at most two sentences: the manual's, else the model's. Never half a character.
+
+        Ends early when `cancelled`, and when a later chat has begun meanwhile. `sharer` as in `plan`; the manual's
+        answer takes no model step and does not ask it.
+        """
+        found = self.manual.find(text)
+        if turn_id is not None:
+            self._exchange(turn_id, text if found is None else found.text, language)
+        if found is not None or self.lm is None:
+            self.chat_ttft_ms = 0.0
+            yield _SILENT[language] if found is None else found.entry.say[language]
+            return
+        self._chats += 1
+        number = self._open_chat = self._chats
+
+        def over() -> bool:
+            return self._open_chat != number or cancelled()
+
+        try:
+            start = self.clock()
+            session = self.chat_sessions[language]
+            tokens = self._chat_tokens(text, language, turn_id=turn_id)
+            steps = sharer.on(session)
+            fill(session, tokens, steps, cancelled=over)
+            words = session.generate(max_new_tokens=self.reply_tokens, cancelled=over, at_boundary=steps.at_token)
+            yield from self._talk(words, language, start, over)
+        finally:
+            if self._open_chat == number:
+                self._open_chat = 0
+
+    def _talk(self, tokens: Iterator[int], language: Language, start: float, over: Callable[[], bool]) -> Iterator[str]:
+        assert self.lm is not None
+        stream = self.lm.tokenizer.stream()
+        talk = TalkFilter(language)
+        count = 0
+        for token in tokens:
+            count += 1
+            if count == 1:
+                self.chat_ttft_ms = (self.clock() - start) * 1e3
+            allowed = talk.push(stream.push(token))
+            if allowed:
+                yield allowed
+            if talk.done:
+                break
+        if over():
+            return
+        rest = talk.push(stream.finish()) + talk.close(cut=count == self.reply_tokens)
+        if rest:
+            yield rest
+        if not talk.said.strip():
+            yield _UNSURE[language]
+
+    def prepare(self, cancelled: Callable[[], bool] = _never, *, sharer: Sharer = UNSHARED) -> bool:
+        """Prefill what was said so far, so that the next chat only computes its own words. For idle time after a turn.
+
+        Every language of the history is prefilled, the last one first; where nothing changed that costs about a
+        millisecond. True when all is ready; False while a chat is going on
+        or when `cancelled`, which is asked every PREPARE_CHUNK tokens: call it again later.
+        """
+        if self.lm is None:
+            return True
+        if self._open_chat:
+            return False
+        spoken = [exchange.language for exchange in reversed(self._history.values())] or [self.default_language]
+        return all(self._prefilled(language, cancelled, sharer) for language in dict.fromkeys(spoken))
+
+    def _prefilled(self, language: Language, cancelled: Callable[[], bool], sharer: Sharer) -> bool:
+        session = self.chat_sessions[language]
+        tokens = tuple(self._history_tokens(language))
+        if session.cached < len(tokens) or session.tokens[: len(tokens)] != tokens:
+            fill(session, tokens, sharer.on(session, ahead=True), at_most=PREPARE_CHUNK, cancelled=cancelled)
+        return session.cached >= len(tokens)
+
+    def is_complete(self, text: str, language: Language) -> bool:
+        """True when the partial transcript is already a whole command that is unlikely to go on."""
+        return is_complete(text, self.lexicon, language)
+
+    def heard(self, turn_id: int, text: str) -> None:
+        """Tell what of the turn's reply was really heard; only that enters the history."""
+        if turn_id in self._history:
+            self._history[turn_id].heard = text
+
+    def roll_back(self, turn_id: int) -> int:
+        """Take back what the turn did and said. Returns the number of signal writes undone. Raises SignalError."""
+        self._history.pop(turn_id, None)
+        return self.toolbox.roll_back(turn_id)
+
+    def _exchange(self, turn_id: int, text: str, language: Language) -> _Exchange:
+        exchange = self._history.get(turn_id)
+        if exchange is None:
+            exchange = self._history[turn_id] = _Exchange(text, language)
+        exchange.user, exchange.language = text, language
+        while len(self._history) > KEPT_EXCHANGES + 1:
+            self._history.popitem(last=False)
+        return exchange
+
+    def _last_call(self) -> ToolCall | None:
+        return next((e.last_call for e in reversed(self._history.values()) if e.last_call is not None), None)
+
+    def _chat_tokens(self, text: str, language: Language, *, turn_id: int | None = None) -> list[int]:
+        assert self.lm is not None
+        messages = [*self._messages(language, turn_id), {"role": "user", "content": text[:400]}]
+        return self.lm.tokenizer.encode(self.lm.chat.render(messages))
+
+    def _history_tokens(self, language: Language) -> list[int]:
+        """What every chat text of this language begins with until more is heard."""
+        assert self.lm is not None
+        return self.lm.tokenizer.encode(self.lm.chat.render(self._messages(language), add_generation_prompt=False))
+
+    def _messages(self, language: Language, turn_id: int | None = None) -> list[dict[str, str]]:
+        messages = [{"role": "system", "content": _SYSTEM[language]}]
+        earlier = [e for known_id, e in self._history.items() if known_id != turn_id and e.heard]
+        for exchange in earlier[-KEPT_EXCHANGES:]:
+            messages.append({"role": "user", "content": exchange.user[:400]})
+            messages.append({"role": "assistant", "content": exchange.heard[:400]})
+        return messages
+
+
+_WARM_UP: tuple[tuple[str, Language], ...] = (
+    ("set the driver temperature to twenty two degrees", "en"),
+    ("turn on the C tidding for the driver and open the sunroof", "en"),
+    ("take me to the nearest charging station", "en"),
+    ("把主教温度掉到二十二度", "zh"),
+    ("打开后窗除雾，放一首周杰伦的歌", "zh"),
+    ("导航到最近的充电站", "zh"),
+)

@@ -1,0 +1,179 @@
+"""From transcripts to replies: speculation in the trailing silence, action only when the turn is over.
+
+A candidate transcript is planned at once (and a free answer begun), so that a final one with the same words finds its
+plan made. A re-opened turn takes back what it did before it acts again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from cockpit.scheduling.llm_lease import ModelWork
+from pipeline.dialogue.manager import DialogueManager, Plan
+from pipeline.frames import Language, TextDelta, Transcript
+from pipeline.trace import Tracer
+from pipeline.turn_log import TurnLog, TurnRecord
+from pipeline.turns import Generations
+
+NS_PER_MS = 1e6
+_BUSY: dict[Language, str] = {
+    "en": "I am busy right now, please ask again.",
+    "zh": "我现在忙不过来，请再说一次。",
+}
+"""Said when the model got no lane in time."""
+
+
+@dataclass(slots=True)
+class Speculation:
+    """A plan made before the turn was over. `pieces`: what a free answer has said so far; `rest` goes on with it."""
+
+    turn_id: int
+    text: str
+    plan: Plan
+    planned_ms: float
+    pieces: list[str] = field(default_factory=list)
+    rest: Iterator[str] | None = None
+
+
+class UnderstandStage:
+    """The understanding stage. One thread calls `answer`."""
+
+    def __init__(
+        self,
+        dialogue: DialogueManager,
+        generations: Generations,
+        turn_log: TurnLog,
+        tracer: Tracer,
+        work: ModelWork,
+        command_complete: Callable[[int, int], None],
+        more_waiting: Callable[[], bool],
+    ) -> None:
+        self._dialogue = dialogue
+        self._generations = generations
+        self._turn_log = turn_log
+        self._tracer = tracer
+        self._work = work
+        self._command_complete = command_complete
+        self._more_waiting = more_waiting
+        self._speculation: Speculation | None = None
+        self._prepared = True
+
+    def answer(self, transcript: Transcript) -> Iterator[TextDelta]:
+        """Plan a candidate; act on a final and yield its reply, closed by a delta with `last`."""
+        if transcript.stage == "partial":
+            return
+        self._prepared = False
+        if transcript.stage == "candidate":
+            self._speculate(transcript)
+            return
+        if transcript.reopened:
+            self._dialogue.roll_back(transcript.turn_id)
+        if not transcript.text:
+            self._turn_log.drop(transcript.turn_id)
+            return
+        yield from self._final(transcript)
+
+    def prepare(self, busy: Callable[[], bool]) -> None:
+        """In idle time: compute what the next free answer begins with. Stops when `busy` or when something comes."""
+        if self._prepared:
+            return
+
+        def cancelled() -> bool:
+            return self._more_waiting() or busy() or bool(self._work.stopped)
+
+        with self._work.block(lambda: self._more_waiting() or busy()):
+            self._prepared = self._dialogue.prepare(cancelled, sharer=self._work)
+
+    def _speculate(self, transcript: Transcript) -> None:
+        if not transcript.text:
+            return
+        if self._dialogue.is_complete(transcript.text, transcript.language):
+            self._command_complete(transcript.turn_id, transcript.revision)
+        stale = self._stale(transcript)
+        with self._work.block(lambda: stale() or self._more_waiting()):
+            speculation = self._planned(transcript)
+            for piece in speculation.rest or ():
+                speculation.pieces.append(piece)
+                if self._more_waiting():
+                    return
+        if self._work.stopped:
+            self._speculation = None  # cut short: the final one starts anew
+
+    def _planned(self, transcript: Transcript) -> Speculation:
+        """The plan for these words: the one made already, or a new one."""
+        known = self._speculation
+        if known is not None and (known.turn_id, known.text) == (transcript.turn_id, transcript.text):
+            return known
+        start_ns = time.monotonic_ns()
+        with self._tracer.span("understand", transcript.turn_id, transcript.stage):
+            plan = self._dialogue.plan(
+                transcript.text,
+                transcript.language,
+                avg_logprob=transcript.avg_logprob,
+                cancelled=self._cancelled(transcript),
+                sharer=self._work,
+            )
+        made = Speculation(transcript.turn_id, transcript.text, plan, (time.monotonic_ns() - start_ns) / NS_PER_MS)
+        if plan.chat:
+            made.rest = self._dialogue.chat(
+                transcript.text,
+                transcript.language,
+                turn_id=transcript.turn_id,
+                cancelled=self._cancelled(transcript),
+                sharer=self._work,
+            )
+        self._speculation = made
+        return made
+
+    def _final(self, transcript: Transcript) -> Iterator[TextDelta]:
+        record = self._turn_log.open(transcript.turn_id, transcript.generation)
+        record.language, record.transcript, record.reply = transcript.language, transcript.text, ""
+        record.ms["asr"] = transcript.asr_ms
+        record.ms["tts_first"] = None
+        with self._work.block(self._stale(transcript)):
+            speculation = self._planned(transcript)
+            self._speculation = None
+            start_ns = time.monotonic_ns()
+            for piece in self._pieces(speculation, record):
+                record.reply += piece
+                yield self._delta(transcript, piece)
+        if speculation.plan.chat:
+            record.ms["llm"] = speculation.planned_ms + (time.monotonic_ns() - start_ns) / NS_PER_MS
+            record.ms["llm_ttft"] = self._dialogue.chat_ttft_ms
+        elif speculation.plan.decided_by == "model":
+            record.ms["llm_ttft"] = speculation.plan.llm_ttft_ms
+        yield self._delta(transcript, "", last=True)
+
+    def _pieces(self, speculation: Speculation, record: TurnRecord) -> Iterator[str]:
+        """The reply. A choice that the model could not make is not guessed: nothing is done then, and that is said."""
+        if speculation.plan.chat:
+            yield from self._free_answer(speculation)
+        elif not self._work.stopped:
+            yield from self._acted(speculation, record)
+        if self._work.stopped and not record.reply.strip():
+            yield _BUSY[speculation.plan.language]
+
+    def _acted(self, speculation: Speculation, record: TurnRecord) -> Iterator[str]:
+        results = self._dialogue.execute(speculation.plan, speculation.turn_id)
+        record.tool_results = tuple(results)
+        record.ms["llm"] = speculation.plan.llm_ms
+        yield self._dialogue.reply(speculation.plan, results, speculation.plan.language)
+
+    def _free_answer(self, speculation: Speculation) -> Iterator[str]:
+        yield from speculation.pieces
+        if speculation.rest is not None:
+            yield from speculation.rest
+
+    def _stale(self, transcript: Transcript) -> Callable[[], bool]:
+        return lambda: self._generations.is_stale(transcript.generation)
+
+    def _cancelled(self, transcript: Transcript) -> Callable[[], bool]:
+        return lambda: self._generations.is_stale(transcript.generation) or bool(self._work.stopped)
+
+    @staticmethod
+    def _delta(transcript: Transcript, text: str, *, last: bool = False) -> TextDelta:
+        return TextDelta(
+            transcript.turn_id, transcript.generation, text, transcript.language, transcript.captured_ns, last
+        )

@@ -1,0 +1,102 @@
+"""Lets the language model choose one of a few calls, under a grammar that allows exactly these.
+
+What all candidates share is forced and costs no decision; the model decides only where they part, usually at the name.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from models.engines.llm.causal_lm import CausalLM
+from models.engines.llm.grammar import Grammar
+from models.engines.llm.session import LmSession
+from pipeline.dialogue.llm_steps import UNSHARED, Sharer, fill
+from pipeline.frames import ToolCall
+
+_SYSTEM = (
+    "You turn what a person in a car says into one JSON tool call. Tools: set_temperature(zone, action, value), "
+    "set_fan(zone, action, value), set_window(zone, action, value), set_seat_heating(zone, action, value), "
+    "set_defrost(area, on), set_air_conditioning(on), set_recirculation(on), set_volume(target, action, value), "
+    "set_wipers(mode), navigate_to(place, avoid)."
+)
+_EXAMPLES = (
+    ("It is cold", ToolCall("set_temperature", {"zone": "all", "action": "change", "value": 2.0})),
+    ("我看不清后面", ToolCall("set_defrost", {"area": "rear", "on": True})),
+    ("make the music louder", ToolCall("set_volume", {"target": "media", "action": "change", "value": 10.0})),
+)
+MOST_TOKENS = 96
+HEARD_CHARACTERS = 200
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen call; `ttft_ms`: until the first token after the person's words."""
+
+    call: ToolCall
+    ttft_ms: float
+
+
+class Chooser:
+    """Owned by the understanding stage's thread. Its session always starts with the same static prefix."""
+
+    def __init__(self, lm: CausalLM, session: LmSession) -> None:
+        self._lm = lm
+        self._session = session
+
+    def warm_up(self, sharer: Sharer = UNSHARED) -> None:
+        """Compute the static prefix and run one choice."""
+        self.choose(
+            "the windows are foggy",
+            [ToolCall("set_defrost", {"area": area, "on": True}) for area in ("front", "rear")],
+            sharer=sharer,
+            ahead=True,
+        )
+
+    def choose(
+        self,
+        text: str,
+        calls: Sequence[ToolCall],
+        *,
+        cancelled: Callable[[], bool] = _never,
+        sharer: Sharer = UNSHARED,
+        ahead: bool = False,
+    ) -> Choice:
+        """The call the model writes when only `calls` are allowed; the first of them when it was cancelled."""
+        start = time.perf_counter()
+        tokenizer = self._lm.tokenizer
+        by_text = {call_text(call): call for call in calls}
+        constraint = Grammar.compile(_any_of(list(by_text)), tokenizer).start()
+        prompt = tokenizer.encode(self._prompt(text))
+        steps = sharer.on(self._session, ahead=ahead)
+        fill(self._session, prompt, steps, cancelled=cancelled)
+        ttft_ms = 0.0
+        written: list[int] = []
+        for token in self._session.generate(
+            max_new_tokens=MOST_TOKENS, constraint=constraint, cancelled=cancelled, at_boundary=steps.at_token
+        ):
+            ttft_ms = ttft_ms or (time.perf_counter() - start) * 1e3
+            written.append(token)
+        return Choice(by_text.get(tokenizer.decode(written).strip(), calls[0]), ttft_ms)
+
+    def _prompt(self, text: str) -> str:
+        messages = [{"role": "system", "content": _SYSTEM}]
+        for said, call in _EXAMPLES:
+            messages += [{"role": "user", "content": said}, {"role": "assistant", "content": call_text(call)}]
+        messages.append({"role": "user", "content": text[:HEARD_CHARACTERS]})
+        return self._lm.chat.render(messages)
+
+
+def call_text(call: ToolCall) -> str:
+    """The call as the model writes it."""
+    return json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+
+
+def _any_of(texts: list[str]) -> str:
+    return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in texts)

@@ -1,0 +1,74 @@
+"""Spoken refusals and failures: what was not done, and why."""
+
+from __future__ import annotations
+
+from pipeline.frames import Language, ToolResult
+from pipeline.nlg.answers import number
+
+_UNITS_EN = {"Celsius": "degrees", "percent": "percent"}
+_REFUSED_EN = {
+    "forbidden": "I can't do that by voice, for safety.",
+    "forbidden_while_moving": "I can't do that while the car is moving.",
+    "unsupported": "Sorry, I can't do that in this car.",
+    "not_understood": "Sorry, I did not understand that.",
+    "wrong_unit": "I can't use that unit here.",
+    "declined": "Okay, I leave it as it is.",
+    "invalid_arguments": "Sorry, I can't use that value.",
+    "unknown_value": "Sorry, I can't use that value.",
+    "wrong_type": "Sorry, I can't use that value.",
+    "unknown_tool": "Sorry, I can't do that in this car.",
+}
+_REFUSED_ZH = {
+    "forbidden": "为了安全，这个不能用语音操作。",
+    "forbidden_while_moving": "行驶中不能这样做。",
+    "unsupported": "抱歉，这辆车不支持这个功能。",
+    "not_understood": "抱歉，我没有听懂。",
+    "wrong_unit": "抱歉，这里不能用这个单位。",
+    "declined": "好的，保持不变。",
+    "invalid_arguments": "抱歉，这个数值不能用。",
+    "unknown_value": "抱歉，这个数值不能用。",
+    "wrong_type": "抱歉，这个数值不能用。",
+    "unknown_tool": "抱歉，这辆车不支持这个功能。",
+}
+_FAILED_EN = {
+    "unavailable": "That did not work: the car does not respond.",
+    "denied": "That did not work: the car denied access.",
+    "rejected": "That did not work: the car rejected the value.",
+    "not_confirmed": "That did not work: the car did not confirm the change.",
+}
+_FAILED_ZH = {
+    "unavailable": "没有成功，车辆没有响应。",
+    "denied": "没有成功，车辆拒绝了访问。",
+    "rejected": "没有成功，车辆不接受这个数值。",
+    "not_confirmed": "没有成功，车辆没有确认这个操作。",
+}
+_UNIT_HINT_EN = {"fahrenheit": "I only take degrees Celsius.", "kelvin": "I only take degrees Celsius."}
+_UNIT_HINT_ZH = {"fahrenheit": "我只能用摄氏度。", "kelvin": "我只能用摄氏度。"}
+
+
+def say_refusal(result: ToolResult, language: Language) -> str:
+    """Why it was not done; a range is said, an unknown place is named."""
+    zh = language == "zh"
+    reason = result.reason or "invalid_arguments"
+    detail = result.detail
+    if reason == "out_of_range" and detail.get("min") is not None:
+        low, high, unit = number(detail["min"]), number(detail["max"]), str(detail.get("unit"))
+        if zh:
+            return f"超出范围，只能在{low}到{high}{'度' if unit == 'Celsius' else '%'}之间。"
+        return f"That is out of range: I can go from {low} to {high} {_UNITS_EN.get(unit, unit)}."
+    if reason == "out_of_range":
+        return "超出范围，不能这样设置。" if zh else "That is out of range."
+    if reason == "unknown_place":
+        asked = "".join(c for c in str(detail.get("asked", "")) if c.isalnum() or c in " '-&")[:40].strip()
+        return f"抱歉，我不认识{asked}这个地方。" if zh else f"Sorry, I don't know the place {asked}."
+    if reason == "wrong_unit":
+        hint = (_UNIT_HINT_ZH if zh else _UNIT_HINT_EN).get(str(detail.get("what")))
+        if hint:
+            return hint
+    return (_REFUSED_ZH if zh else _REFUSED_EN)[reason]
+
+
+def say_failure(result: ToolResult, language: Language) -> str:
+    """That it failed, never that it worked."""
+    words = _FAILED_ZH if language == "zh" else _FAILED_EN
+    return words.get(result.reason or "", words["unavailable"])

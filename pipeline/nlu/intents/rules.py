@@ -1,0 +1,296 @@
+"""Evidence of one clause to the calls that its words support. Several calls mean: the words leave it open, the model
+chooses.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pipeline.frames import ToolCall
+from pipeline.nlu.amounts import amount_of
+from pipeline.nlu.candidates import CallCandidate, make_call, only, refusal
+from pipeline.nlu.evidence import Evidence
+from pipeline.nlu.intents.devices import (
+    DEVICES,
+    device_calls,
+    direction_of,
+    lock_calls,
+    switched,
+    temperature_calls,
+)
+from pipeline.nlu.intents.implied import feeling_calls
+from pipeline.nlu.intents.navigation_media import media_call, navigation_call, trip_there
+from pipeline.nlu.intents.questions import asked
+from pipeline.nlu.lexicon import Lexicon
+
+THINGS = frozenset(("engine", "the engine", "motor", "发动机", "引擎", "马达", "airbag", "安全气囊"))
+"""Forbidden only together with a verb: "the engine sounds strange" is talk."""
+WEAK_FORBID = {
+    "faster",
+    "slower",
+    "speed up",
+    "slow down",
+    "加速",
+    "减速",
+    "steering wheel",
+    "方向盘",
+    "stop",
+    "root",
+    "motor",
+    "first gear",
+    "erase",
+}
+
+
+def candidates_of(
+    evidence: Evidence, last_call: ToolCall | None = None, lexicon: Lexicon | None = None
+) -> list[CallCandidate]:
+    """Calls the clause supports, best first; empty when it is no command. `last_call`: what "it" means."""
+    if not evidence.tokens:
+        return []
+    question = asked(evidence)
+    if _OFFERED.search(evidence.text) and evidence.of("music"):
+        return only(make_call("play_media", query=evidence.names("music")[0]))
+    if question.explain:
+        return []
+    if question.call is not None:
+        return only(question.call)
+    forbidden = _forbidden(evidence)
+    if forbidden is not None and not question.is_question:
+        return only(forbidden)
+    if _declined(evidence):
+        return only(refusal("declined", evidence.text.strip()))
+    navigation = trip_there(evidence, last_call) or navigation_call(evidence)
+    if navigation is not None:
+        return only(navigation)
+    unsupported = evidence.names("unsupported")
+    if unsupported and not (evidence.of("device") and not question.is_question):
+        return only(refusal("unsupported", unsupported[0]))
+    media = media_call(evidence, lexicon)
+    if media is not None and not question.is_question:
+        return only(media)
+    wished = evidence.of("music") and (evidence.has("verb.set") or _WISH.search(evidence.text))
+    others = [name for name in evidence.names("device") if name != "media"]
+    if wished and not others and not question.is_question:
+        return only(make_call("play_media", query=evidence.names("music")[0]))
+    device = device_calls(evidence, question.is_question)
+    if device:
+        return device
+    if question.is_question:
+        return []
+    if last_call is not None and last_call.name in HEATED and evidence.has("verb.warmer") and _about_it(evidence):
+        return dict(DEVICES)[_DEVICE_OF_TOOL[last_call.name]](evidence, amount_of(evidence))
+    amount = amount_of(evidence)
+    if amount.value is not None and amount.unit == "celsius" and direction_of(evidence):
+        return temperature_calls(evidence, amount)
+    feeling = feeling_calls(evidence)
+    if feeling:
+        return feeling
+    return _bare_change(evidence, last_call) or only(_whole_command(evidence, lexicon)) or _unknown_command(evidence)
+
+
+def _whole_command(evidence: Evidence, lexicon: Lexicon | None) -> ToolCall | None:
+    """Short commands known as a whole, however badly they were heard."""
+    names = evidence.names("command")
+    if not names and lexicon is not None and len(evidence.matches) <= 2:
+        near = lexicon.whole(evidence.tokens, "command")
+        names = [near] if near else []
+    if "nav_mute" in names:
+        ends = evidence.has("verb.cancel", "verb.off", "verb.unmute")
+        return make_call("set_navigation_voice", state="UNMUTED" if ends else "MUTED")
+    if "sunroof_open" in names:
+        return make_call("set_sunroof", position="open")
+    if "reverse" in names:
+        return refusal("forbidden", "gear")
+    return None
+
+
+def _forbidden(evidence: Evidence) -> ToolCall | None:
+    for match in evidence.of("forbid"):
+        said = (
+            "".join(evidence.words[match.start : match.end])
+            if evidence.language == "zh"
+            else " ".join(evidence.words[match.start : match.end])
+        )
+        weak = said in WEAK_FORBID or match.cost > 0.25
+        name = sorted(tag for tag in match.tags if tag.startswith("forbid."))[0].removeprefix("forbid.")
+        if said in THINGS and not (evidence.names("verb") or {"on", "off"} & set(evidence.words)):
+            continue
+        if weak and (evidence.of("device") or evidence.of("place") or evidence.of("kind")):
+            continue
+        on_the_way = (evidence.of("place") or evidence.of("kind")) and evidence.has("verb.go")
+        if on_the_way and name not in ("gear", "parking_brake", "engine", "assistance"):
+            continue
+        return refusal("forbidden", name)
+    comfort = evidence.has(
+        "unit.celsius", "feel.cold", "feel.cold_seat", "verb.warmer", "verb.cooler", "device.temperature"
+    )
+    if evidence.has("device.seat") and not comfort and evidence.names("verb"):
+        return refusal("forbidden", "seat_position")
+    if (
+        evidence.has("device.door")
+        and evidence.has("verb.open", "verb.on")
+        and not evidence.has("verb.lock", "verb.unlock")
+    ):
+        return refusal("forbidden", "door")
+    return None
+
+
+def _declined(evidence: Evidence) -> bool:
+    """ "Don't open the window": a command not to act."""
+    negations = [match for match in evidence.matches if "mark.negate" in match.tags]
+    if evidence.of("option"):
+        return False
+    after = [match for match in evidence.of("verb") if negations and match.start >= negations[0].end]
+    object_said = any(evidence.of(group) for group in ("device", "place", "kind", "music"))
+    object_said = object_said or not {"it", "that", "this", "them", "它"}.isdisjoint(evidence.words)
+    if _LEAVE.search(evidence.text) and object_said and not evidence.numbers:
+        return True
+    return bool(negations) and object_said and (bool(after) or not evidence.of("verb"))
+
+
+HEATED = ("set_steering_wheel_heating", "set_seat_heating")
+
+
+def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[CallCandidate]:
+    """ "Turn it up", "a bit more", "mute": the thing itself was not said."""
+    amount = amount_of(evidence)
+    if evidence.has("verb.mute"):
+        return only(make_call("set_volume", target="media", action="set", value=0.0))
+    if evidence.has("verb.unmute"):
+        return only(make_call("restore_volume", target="media"))
+    if evidence.has("verb.lock", "verb.unlock"):
+        return lock_calls(evidence, amount)
+    where = evidence.of("zone") or (evidence.has("verb.set") and _CABIN.search(evidence.text))
+    if amount.value is not None and where and amount.unit is None and 10 <= amount.value <= 40:
+        return temperature_calls(evidence, amount)
+    direction = direction_of(evidence)
+    if (
+        amount.value is not None
+        and amount.unit in ("celsius", "fahrenheit", "kelvin")
+        and (
+            evidence.names("verb")
+            or evidence.of("zone")
+            or _WISH.search(evidence.text)
+            or amount.to
+            or _bare_number(evidence)
+        )
+    ):
+        return temperature_calls(evidence, amount)
+    named = _device_for(last_call) if last_call and _about_it(evidence) else None
+    if named is not None and (
+        direction or amount.word == "little" or switched(evidence) is not None or amount.value is not None
+    ):
+        assert last_call is not None
+        return [_in_zone_of(last_call, evidence, candidate) for candidate in dict(DEVICES)[named](evidence, amount)]
+    if direction and not evidence.numbers and evidence.has("verb.up", "verb.down") and _about_it(evidence):
+        value = float(direction)
+        return [
+            CallCandidate(make_call("set_volume", target="media", action="change", value=10.0 * value), 0.0),
+            CallCandidate(make_call("set_temperature", zone="all", action="change", value=2.0 * value), -1.0),
+            CallCandidate(make_call("set_fan", zone="all", action="change", value=20.0 * value), -2.0),
+        ]
+    return []
+
+
+_LEAVE = re.compile(
+    r"\b(?:leave|keep)\b.*\b(?:closed|open|shut|on|off|alone|as|like)\b|别动|不动|保持.*[着样]", re.IGNORECASE
+)
+_CABIN = re.compile(r"\b(?:cabin|the car|interior|in here)\b|车[里内]|车厢", re.IGNORECASE)
+_OFFERED = re.compile(r"有没有|有.*的歌吗|\b(?:do you have|have you got|is there) (?:any|some)\b", re.IGNORECASE)
+_WISH = re.compile(r"\b(?:get|have|like|want|need|prefer|fancy|love)\b|想|要|希望|喜欢", re.IGNORECASE)
+_PRONOUN_WORDS = (
+    "it that this them again more now a bit little too the back way to by all up down on off actually "
+    "rather instead sorry mean meant i no wait oh one please turn crank put make level"
+)
+_PRONOUNS = frozenset(_PRONOUN_WORDS.split()) | frozenset("它这个些点的了一吧再还要给我不对是哦算应该其实那")
+
+
+def _about_it(evidence: Evidence) -> bool:
+    """No word names anything: what is meant was said before."""
+    covered = {i for match in evidence.matches for i in range(match.start, match.end)}
+    covered |= {i for number in evidence.numbers for i in range(number.start, number.end)}
+    return all(i in covered or word in _PRONOUNS for i, word in enumerate(evidence.words))
+
+
+def _bare_number(evidence: Evidence) -> bool:
+    covered = sum(match.end - match.start for match in evidence.matches) + sum(
+        n.end - n.start for n in evidence.numbers
+    )
+    return covered >= len(evidence.tokens)
+
+
+_DEVICE_OF_TOOL = {
+    "set_temperature": "temperature",
+    "set_fan": "fan",
+    "set_volume": "volume",
+    "set_window": "window",
+    "set_sunroof": "sunroof",
+    "set_seat_heating": "seat_heating",
+    "set_air_conditioning": "ac",
+    "set_brightness": "screen",
+    "control_media": "media",
+    "play_media": "media",
+    "set_interior_light": "dome_light",
+    "set_recirculation": "recirculation",
+    "set_seat_ventilation": "seat_ventilation",
+    "set_steering_wheel_heating": "wheel_heating",
+    "set_sunshade": "sunshade",
+    "set_wipers": "wiper",
+}
+
+
+_DEVICE_OF_QUESTION = {
+    "windows": "window",
+    "sunroof": "sunroof",
+    "volume": "volume",
+    "fan": "fan",
+    "air_conditioning": "ac",
+    "recirculation": "recirculation",
+    "seat_heating": "seat_heating",
+    "media": "media",
+    "inside_temperature": "temperature",
+    "set_temperature": "temperature",
+    "lights": "light",
+    "wipers": "wiper",
+    "trunk": "trunk",
+}
+"""What "it" means after a question: "is the sunroof open? close it"."""
+
+
+def kept_in_mind(call: ToolCall) -> bool:
+    """True for a call that "it" or "there" may mean later."""
+    if call.name == "ask_vehicle":
+        return call.arguments["item"] in _DEVICE_OF_QUESTION
+    return call.name.startswith(("set_", "play_", "control_", "ask_distance"))
+
+
+def _device_for(last_call: ToolCall) -> str | None:
+    if last_call.arguments.get("target") == "navigation":
+        return "nav_voice"
+    if last_call.name == "ask_vehicle":
+        return _DEVICE_OF_QUESTION.get(last_call.arguments["item"])
+    return _DEVICE_OF_TOOL.get(last_call.name)
+
+
+def _in_zone_of(last_call: ToolCall, evidence: Evidence, candidate: CallCandidate) -> CallCandidate:
+    """ "Again", "close it": the same zone as before unless one was said."""
+    arguments = candidate.call.arguments
+    if evidence.of("zone") or "zone" not in arguments or last_call.arguments.get("zone", "any") == "any":
+        return candidate
+    return CallCandidate(make_call(candidate.call.name, **{**arguments, "zone": last_call.arguments["zone"]}))
+
+
+def _unknown_command(evidence: Evidence) -> list[CallCandidate]:
+    """A command for a thing the car does not have: said so, never guessed."""
+    strong = evidence.has("verb.on", "verb.off", "verb.open", "verb.close", "verb.set", "verb.up", "verb.down")
+    if not strong:
+        return []
+    first = evidence.matches[0]
+    leading = (
+        all(match.has("filler") or match.has("verb") or match.has("mark") for match in evidence.matches[:1])
+        and first.start <= 1
+    )
+    if not leading:
+        return []
+    return only(refusal("not_understood", evidence.text.strip()))

@@ -1,0 +1,104 @@
+"""Spoken text and TTS, without a thread of their own: reply text to clauses, clauses to audio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+
+from models.engines.base import Audio, Voice
+from models.engines.tts.espeak import SpeechFailed
+from pipeline.frames import Language, SpeechFrame, SpokenClause, TextDelta
+from pipeline.tts.clauses import ClauseStream
+from pipeline.tts.normalise import spoken
+
+_SILENCE: Audio = np.zeros(0, dtype=np.float32)
+
+
+class TtsStage:
+    """The stage core. One owner: `handle` and `speak` may run on two threads, each of them on one only.
+
+    `dropped`: messages of an older generation; `failures`: clauses that a voice failed to speak.
+    """
+
+    def __init__(self, voices: Mapping[Language, Voice]) -> None:
+        self._voices = voices
+        self._stream: ClauseStream | None = None
+        self._turn: tuple[int, int] = (-1, -1)  # generation, turn id
+        self._spoken_generation = -1
+        self._index = 0
+        self._closed = False
+        self.dropped = 0
+        self.failures = 0
+
+    def warm_up(self) -> None:
+        """Warm up every voice."""
+        for voice in self._voices.values():
+            voice.warm_up()
+
+    def handle(self, delta: TextDelta) -> Iterator[SpokenClause]:
+        """Clauses completed by `delta`. The turn's last one has `last`; it is empty if nothing was left to say.
+
+        Deltas of an older generation or turn, and any after the turn's last, are dropped and counted.
+        """
+        turn = (delta.generation, delta.turn_id)
+        if turn < self._turn or (turn == self._turn and self._closed):
+            self.dropped += 1
+            return
+        if turn != self._turn or self._stream is None:
+            self._turn, self._stream, self._index, self._closed = turn, ClauseStream(delta.language), 0, False
+        displays = self._stream.push(delta.text)
+        if delta.last:
+            displays += self._stream.close()
+            self._closed = True
+        pairs = [(display, spoken(display, delta.language)) for display in displays]
+        pairs = [(display, words) for display, words in pairs if words]
+        if delta.last and not pairs:
+            pairs = [("", "")]
+        for number, (display, words) in enumerate(pairs, 1):
+            yield SpokenClause(
+                turn_id=delta.turn_id,
+                generation=delta.generation,
+                index=self._index,
+                display=display,
+                spoken=words,
+                language=delta.language,
+                captured_ns=delta.captured_ns,
+                last=delta.last and number == len(pairs),
+            )
+            self._index += 1
+
+    def speak(self, clause: SpokenClause, cancelled: Callable[[], bool]) -> Iterator[SpeechFrame]:
+        """Audio of one clause; after the turn's last, an empty frame with `last` so that no chunk waits for the next.
+
+        `cancelled` is asked before every chunk; once it is true nothing more is yielded. A clause the voice fails on is
+        counted and left out, and the turn still closes.
+        """
+        if clause.generation < self._spoken_generation:
+            self.dropped += 1
+            return
+        self._spoken_generation = clause.generation
+        voice = self._voices[clause.language]
+        if clause.spoken and not cancelled():
+            try:
+                for samples in voice.synthesise(clause.spoken):
+                    if cancelled():
+                        return
+                    yield _frame(clause, samples, voice.sample_rate_hz)
+            except SpeechFailed:
+                self.failures += 1
+        if clause.last and not cancelled():
+            yield _frame(clause, _SILENCE, voice.sample_rate_hz, last=True)
+
+
+def _frame(clause: SpokenClause, samples: Audio, sample_rate_hz: int, *, last: bool = False) -> SpeechFrame:
+    return SpeechFrame(
+        turn_id=clause.turn_id,
+        generation=clause.generation,
+        samples=samples,
+        sample_rate_hz=sample_rate_hz,
+        captured_ns=clause.captured_ns,
+        clause_index=clause.index,
+        text="" if last else clause.display,
+        last=last,
+    )

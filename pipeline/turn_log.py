@@ -1,0 +1,119 @@
+"""The book of turns: one record per spoken turn, written by the stages, read by the command line and the tests."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.frames import ToolResult
+
+MILLISECONDS = ("endpoint", "asr", "llm_ttft", "llm", "tts_first", "first_audio")
+
+
+@dataclass(slots=True)
+class TurnRecord:
+    """What one turn heard, did and said. `ms` holds milliseconds per stage; None where a stage did not run."""
+
+    turn_id: int
+    generation: int
+    language: str = ""
+    transcript: str = ""
+    tool_results: tuple[ToolResult, ...] = ()
+    reply: str = ""
+    ms: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(MILLISECONDS))
+    decided_ns: int = 0
+    first_audio_ns: int = 0
+    interrupted: bool = False
+    closed: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `cockpit say --json` prints for this turn."""
+        return {
+            "turn_id": self.turn_id,
+            "language": self.language,
+            "transcript": self.transcript,
+            "tool_calls": [
+                {
+                    "name": result.call.name,
+                    "arguments": result.call.arguments,
+                    "result": {
+                        "status": result.status,
+                        "path": result.path,
+                        "value": result.value,
+                        "reason": result.reason,
+                    },
+                }
+                for result in self.tool_results
+            ],
+            "reply": self.reply,
+            "ms": {name: None if value is None else round(value, 1) for name, value in self.ms.items()},
+            "interrupted": self.interrupted,
+            "generation": self.generation,
+        }
+
+
+class TurnLog:
+    """Open and closed turns. Thread-safe; keeps the newest `capacity` closed turns so that memory stays bounded."""
+
+    def __init__(self, capacity: int = 256) -> None:
+        self._capacity = capacity
+        self._changed = threading.Condition()
+        self._turns: dict[int, TurnRecord] = {}
+
+    def open(self, turn_id: int, generation: int) -> TurnRecord:
+        """The record of `turn_id`, made when new and opened again when the turn was re-opened."""
+        with self._changed:
+            record = self._turns.get(turn_id)
+            if record is None:
+                record = self._turns[turn_id] = TurnRecord(turn_id, generation)
+                self._forget_oldest()
+            record.generation = generation
+            record.closed = False
+            return record
+
+    def close(self, turn_id: int) -> TurnRecord | None:
+        """Mark a turn as finished and wake whoever waits. Unknown ids are ignored: their turn had no speech."""
+        with self._changed:
+            record = self._turns.get(turn_id)
+            if record is not None:
+                record.closed = True
+            self._changed.notify_all()
+            return record
+
+    def drop(self, turn_id: int) -> None:
+        """Remove a turn in which nothing was said (noise that the recogniser rejected)."""
+        with self._changed:
+            self._turns.pop(turn_id, None)
+            self._changed.notify_all()
+
+    def interrupt_older(self, generation: int) -> None:
+        """Close every open turn older than `generation`: barge-in has made its answer stale."""
+        with self._changed:
+            for record in self._turns.values():
+                if not record.closed and record.generation < generation:
+                    record.interrupted = record.closed = True
+            self._changed.notify_all()
+
+    def get(self, turn_id: int) -> TurnRecord | None:
+        with self._changed:
+            return self._turns.get(turn_id)
+
+    def closed(self) -> list[TurnRecord]:
+        """Finished turns, oldest first."""
+        with self._changed:
+            return [record for record in self._turns.values() if record.closed]
+
+    def all_closed(self) -> bool:
+        with self._changed:
+            return all(record.closed for record in self._turns.values())
+
+    def wait_all_closed(self, timeout_s: float) -> bool:
+        """Wait until no turn is open; False when `timeout_s` passed first."""
+        with self._changed:
+            return self._changed.wait_for(lambda: all(r.closed for r in self._turns.values()), timeout_s)
+
+    def _forget_oldest(self) -> None:
+        closed = [turn_id for turn_id, record in self._turns.items() if record.closed]
+        for turn_id in closed[: max(0, len(self._turns) - self._capacity)]:
+            del self._turns[turn_id]

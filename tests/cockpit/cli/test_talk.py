@@ -1,0 +1,95 @@
+"""say, ask and listen as a user runs them: in a process of their own, against the machine's model store."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import wave
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cockpit.profile.load import load_profile
+from tests.support.paths import ROOT
+
+AUDIO = ROOT / "hil" / "audio"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built(model_dir: Callable[[str], Path]) -> None:
+    for name in load_profile("cpu").profile.models:
+        model_dir(name)
+
+
+def cockpit(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cockpit", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+
+
+def test_say_prints_one_json_object_and_writes_replies_and_trace(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    ran = cockpit(
+        "say", AUDIO / "en12.wav", AUDIO / "zh16.wav", "--fast", "--json", "--out", tmp_path, "--trace", trace
+    )
+    assert ran.returncode == 0, ran.stderr
+    asked, refused = json.loads(ran.stdout)["turns"]
+    assert asked["tool_calls"][0]["result"]["path"] == "Vehicle.Speed"
+    assert refused["tool_calls"][0]["result"]["status"] == "refused"
+    for turn in (asked, refused):
+        with wave.open(str(tmp_path / f"turn-{turn['turn_id']:04d}.wav")) as reply:
+            assert reply.getnframes() > reply.getframerate() // 4
+    stages = {event.get("cat") or event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
+    assert {"asr", "tts"} <= {str(stage) for stage in stages} | _thread_names(trace)
+
+
+def test_say_shows_a_timeline() -> None:
+    ran = cockpit("say", AUDIO / "en15.wav", "--fast")
+    assert ran.returncode == 0, ran.stderr
+    for expected in ("heard", "refused (out_of_range)", "16 to 30", "first audio"):
+        assert expected in ran.stdout
+
+
+def test_say_without_speech_says_so(tmp_path: Path) -> None:
+    with wave.open(str(tmp_path / "quiet.wav"), "wb") as quiet:
+        quiet.setnchannels(2)
+        quiet.setsampwidth(2)
+        quiet.setframerate(44_100)
+        quiet.writeframes(bytes(4 * 44_100))
+    ran = cockpit("say", tmp_path / "quiet.wav", "--fast")
+    assert ran.returncode == 0, ran.stderr
+    assert "no speech heard" in ran.stdout
+
+
+def test_ask_answers_text() -> None:
+    ran = cockpit("ask", "turn on the rear defroster", "--json")
+    assert ran.returncode == 0, ran.stderr
+    (turn,) = json.loads(ran.stdout)["turns"]
+    result = turn["tool_calls"][0]["result"]
+    assert (result["status"], result["value"]) == ("done", True)
+    assert 0 < turn["ms"]["first_audio"] < 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("ask", "  "), 2, "nothing to ask"),
+        (("ask", "hello", "--language", "fr"), 2, "choose en, zh or auto"),
+        (("say", "no-such-file.wav"), 2, "no such file"),
+        (("say", ROOT / "README.md"), 2, "no WAV file"),
+        (("say", AUDIO / "en01.wav", "--profile", "cpuu"), 2, "did you mean cpu"),
+        (("listen",), 3, ""),
+    ],
+)
+def test_wrong_input_names_the_remedy(arguments: tuple[str, ...], code: int, message: str) -> None:
+    ran = cockpit(*arguments)
+    assert ran.returncode == code, ran.stderr
+    assert message in ran.stderr
+    assert ran.stderr.startswith("cockpit: ")
+    assert "Traceback" not in ran.stderr
+
+
+def _thread_names(trace: Path) -> set[str]:
+    events = json.loads(trace.read_text())["traceEvents"]
+    return {event["args"]["name"] for event in events if event["name"] == "thread_name"}

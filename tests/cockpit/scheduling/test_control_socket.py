@@ -1,0 +1,272 @@
+"""The control socket and `o3ctl` over it: orders, credentials, stale sockets, and what is kept on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cockpit.cli.o3ctl import app
+from cockpit.scheduling.control_socket import ControlClient, ControlServer, Orders, default_socket, may_ask
+from cockpit.scheduling.dispatcher import Dispatcher
+from cockpit.scheduling.maintenance import Housekeeper
+from cockpit.scheduling.state_file import PolicyFile
+from cockpit.telemetry.watch import Finding, GpuSample, NoWatch
+from models.errors import StartupError
+from tests.cockpit.scheduling.test_dispatcher import dispatcher_of
+
+
+class HotWatch(NoWatch):
+    """A GPU that is too hot."""
+
+    present = True
+
+    def sample(self) -> GpuSample:
+        return GpuSample(memory_used_bytes=1 << 30, pcie_width=8, pcie_width_max=16, pcie_generation=5)
+
+    def look(self) -> tuple[Finding, ...]:
+        return (Finding("hw_thermal", "it is too hot"),)
+
+
+class Service:
+    def __init__(self, folder: Path, watch: Any = None) -> None:
+        self.dispatcher: Dispatcher = dispatcher_of()
+        self.file = PolicyFile(folder, "cpu-test")
+        watch = watch or NoWatch("no GPU here")
+        self.housekeeper = Housekeeper(self.dispatcher, watch, self.file)
+        self.housekeeper.start()
+        self.path = folder / "o3.sock"
+        self.server = ControlServer(self.path, Orders(self.dispatcher, watch, self.housekeeper), self.housekeeper)
+        self.server.start()
+
+    def run(self, *arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, [*arguments, "--socket", str(self.path)], env={"COLUMNS": "200"})
+        return result.exit_code, result.output
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        code, text = self.run(*arguments, "--json")
+        assert code == 0, text
+        reply: dict[str, Any] = json.loads(text)
+        return reply
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="o3") as name:  # a socket's path must be short
+        yield Path(name)
+
+
+@pytest.fixture
+def service(folder: Path) -> Iterator[Service]:
+    made = Service(folder)
+    yield made
+    made.server.stop()
+
+
+def use_session(service: Service, name: str) -> None:
+    with service.dispatcher.lease("dialogue_task", session=name, kv_bytes=1 << 20) as lease:
+        lease.boundary(1)
+
+
+def test_status_as_text_and_json(service: Service) -> None:
+    use_session(service, "s[1]")
+    code, text = service.run("status", "--verbose")
+    assert code == 0
+    for word in ("navigation_task:1", "s[1]", "fewer than K", "not watched: no GPU here", "learning", "last decisions"):
+        assert word in text
+    status = service.json("status", "--verbose")["status"]
+    (candidate,) = status["eviction_candidates"]
+    assert (candidate["session"], candidate["rank"], candidate["uses"]) == ("s[1]", 0, 1)
+    assert candidate["age_s"] >= 0
+    assert service.json("status")["status"]["eviction_candidates"] == []
+
+
+def test_pause_resume_evict(service: Service) -> None:
+    use_session(service, "s1")
+    assert "o3ctl resume" in service.run("pause", "dialogue_task")[1]
+    assert service.json("status")["status"]["tasks"][1]["state"] == "paused (operator)"
+    assert service.run("resume", "dialogue_task")[0] == 0
+    assert service.json("status")["status"]["tasks"][1]["state"] == "idle"
+    assert "evicted" in service.run("evict", "s1")[1]
+    code, text = service.run("evict", "s1")
+    assert code == 1
+    assert "status --verbose" in text
+    code, text = service.run("pause", "cooking_task")
+    assert code == 1
+    assert "navigation_task, dialogue_task" in text
+
+
+def test_policy_show_freeze_reset(service: Service) -> None:
+    assert service.json("policy", "freeze")["policy"]["frozen"] is True
+    assert "frozen" in service.run("policy", "show")[1]
+    assert service.json("policy", "freeze", "--off")["policy"]["frozen"] is False
+    assert service.json("policy", "show")["learnt"]["version"] == 1
+    service.file.save({"version": 1})
+    assert service.run("policy", "reset")[0] == 0
+    assert not service.file.path.exists()
+
+
+def test_top_ends_after_its_looks(service: Service) -> None:
+    code, text = service.run("top", "--every", "0.1", "--looks", "2")
+    assert code == 0
+    assert "navigation_task" in text
+
+
+def test_no_socket_is_a_clear_error(folder: Path) -> None:
+    result = CliRunner().invoke(app, ["status", "--socket", str(folder / "none.sock")])
+    assert result.exit_code == 3
+    assert "is Cockpit running?" in result.output
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        (b"{", "JSON"),
+        (b"[1]", "object"),
+        (b'{"op":"fly"}', "known: status"),
+        (b'{"op":"policy","action":"eat"}', "reset"),
+    ],
+)
+def test_bad_requests_are_answered(service: Service, line: bytes, word: str) -> None:
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(5)
+        caller.connect(str(service.path))
+        caller.sendall(line + b"\n" + b'{"op":"status"}\n')
+        with caller.makefile("rb") as replies:
+            first = json.loads(replies.readline())
+            assert first["ok"] is False
+            assert word in first["error"]
+            assert json.loads(replies.readline())["ok"] is True, "the connection goes on"
+
+
+def test_a_line_without_an_end_is_refused(service: Service) -> None:
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(5)
+        caller.connect(str(service.path))
+        caller.sendall(b"x" * (64 * 1024))
+        with caller.makefile("rb") as replies:
+            assert "a line ends within" in json.loads(replies.readline())["error"]
+
+
+def test_callers_are_bounded(service: Service) -> None:
+    clients = [ControlClient(service.path) for _ in range(9)]
+    for client in clients[:8]:
+        client.ask("status")
+    with pytest.raises(ValueError, match="busy"):
+        clients[8].ask("status")
+    for client in clients:
+        client.close()
+
+
+def test_who_may_ask() -> None:
+    assert may_ask(1000, 1000, 1000, None)
+    assert may_ask(0, 0, 1000, None)
+    assert not may_ask(1001, 1001, 1000, None)
+    assert may_ask(1001, 44, 1000, 44)
+    assert not may_ask(4_000_000, 1001, 1000, 44), "a user without an entry has no further groups"
+
+
+def test_a_stranger_is_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cockpit.scheduling.control_socket.may_ask", lambda *_: False)
+    client = ControlClient(service.path)
+    with pytest.raises(ValueError, match="may not ask"):
+        client.ask("status")
+    client.close()
+
+
+def test_the_socket_is_not_for_all(service: Service) -> None:
+    assert service.path.stat().st_mode & 0o777 == 0o660
+
+
+def test_stale_sockets_are_replaced_and_live_ones_are_not(folder: Path) -> None:
+    path = folder / "o3.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    first = Service(folder)
+    with pytest.raises(StartupError, match="another Cockpit"):
+        Service(folder)
+    first.server.stop()
+    assert not path.exists()
+    path.write_text("not a socket")
+    with pytest.raises(StartupError, match="is no socket"):
+        Service(folder)
+
+
+def test_an_unknown_group_is_a_start_up_error(folder: Path) -> None:
+    service = dispatcher_of()
+    watch = NoWatch("")
+    keeper = Housekeeper(service, watch)
+    with pytest.raises(StartupError, match="groupadd"):
+        ControlServer(folder / "g.sock", Orders(service, watch, keeper), keeper, group="no-such-group-here")
+
+
+def test_findings_reach_the_status_and_hold_background_tasks_back(folder: Path) -> None:
+    hot = Service(folder, HotWatch(""))
+    try:
+        hot.dispatcher.arbiter.hold_back(False)
+        ends = time.monotonic() + 5
+        while not (reply := hot.json("status"))["findings"]:
+            assert time.monotonic() < ends
+            time.sleep(0.05)
+        assert reply["findings"][0]["code"] == "hw_thermal"
+        text = hot.run("status")[1]
+        assert "too hot" in text
+        assert "PCIe 5 x8 of x16" in text
+        assert hot.dispatcher.arbiter.hardware_paused == 0, "the profile has no background task"
+    finally:
+        hot.server.stop()
+
+
+def test_default_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("O3CTL_SOCKET", "/tmp/x.sock")
+    assert default_socket() == Path("/tmp/x.sock")
+    monkeypatch.delenv("O3CTL_SOCKET")
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/elsewhere:/run/b")
+    assert default_socket() == Path("/run/elsewhere/o3.sock")
+
+
+# --- what the policy learnt, on disk -------------------------------------------------------------------------------
+def test_policy_state_survives_a_restart_per_fingerprint(folder: Path) -> None:
+    first = dispatcher_of()
+    clock = 0
+    keeper = Housekeeper(first, NoWatch(""), PolicyFile(folder, "gpu-a"), clock_ns=lambda: clock)
+    keeper.start()
+    first.arbiter.policy.choose(False)
+    keeper.beat()
+    assert [path.name for path in folder.iterdir()] == ["policy-gpu-a.json"]
+    again = dispatcher_of()
+    Housekeeper(again, NoWatch(""), PolicyFile(folder, "gpu-a")).start()
+    assert again.policy_state() == first.policy_state()
+    other = dispatcher_of()
+    Housekeeper(other, NoWatch(""), PolicyFile(folder, "gpu-b")).start()
+    assert other.policy_state()[0] == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version":1,"arms":[]}'])
+def test_a_spoilt_policy_file_means_learning_anew(folder: Path, content: bytes) -> None:
+    file = PolicyFile(folder, "x")
+    file.path.write_bytes(content)
+    dispatcher = dispatcher_of()
+    Housekeeper(dispatcher, NoWatch(""), file).start()
+    assert dispatcher.policy_state()[0] == 0
+
+
+def test_a_failed_save_keeps_the_old_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = PolicyFile(folder, "x")
+    file.save({"version": 1})
+
+    def fail(_fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        file.save({"version": 2})
+    assert file.load() == {"version": 1}

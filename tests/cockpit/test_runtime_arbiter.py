@@ -1,0 +1,332 @@
+"""The voice chain under the arbiter: it gives way, goes on where it was, and says over its socket what it does."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from cockpit.arbiter.config import DIALOGUE
+from cockpit.assemble import Assembly, assemble
+from cockpit.cli import talk
+from cockpit.cli.o3ctl import app
+from cockpit.profile.load import load_profile
+from cockpit.profile.memory_plan import KV_SESSIONS
+from cockpit.profile.sections import Profile
+from cockpit.runtime import NullSink, Runtime
+from cockpit.scheduling.control_socket import default_socket
+from cockpit.scheduling.llm_lease import LaneLlmScheduler, ModelWork
+from cockpit.scheduling.service import Arbitration, open_arbitration
+from cockpit.scheduling.voice_task import SharingPlan, must_bind, open_shared
+from models.engines.llm.causal_lm import CausalLM
+from models.engines.llm.session import LmSession
+from models.errors import ConfigError
+from models.store.store import Store
+
+QUESTION = "Why is the sky blue?"
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="o3") as name:  # a socket's path must be short
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def assembly(model_dir: Callable[[str], Path], folder: Path) -> Iterator[Assembly]:
+    loaded = load_profile("cpu")
+    for name in loaded.profile.models:
+        model_dir(name)
+    assert loaded.arbiter is not None
+    gc.collect()  # another module's models
+    plan = SharingPlan(loaded.arbiter, folder / "o3.sock", state_dir=folder)
+    opened: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        original = CausalLM.open_session
+
+        def counted(model: CausalLM) -> LmSession:
+            opened.append(session := original(model))
+            return session
+
+        patch.setattr(CausalLM, "open_session", counted)
+        made = assemble(loaded.profile, Store.open(), NullSink(), sharing=plan)
+    assert len(opened) == KV_SESSIONS, "memory_plan.py counts the caches of these"
+    yield made
+    made.close()
+    assert not (folder / "o3.sock").exists()
+
+
+@pytest.fixture
+def runtime(assembly: Assembly) -> Iterator[Runtime]:
+    made = Runtime(replace(assembly.parts, sink=NullSink()))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def shared(assembly: Assembly) -> Arbitration:
+    assert assembly.sharing is not None
+    return assembly.sharing.arbitration
+
+
+def ctl(folder: Path, *words: str) -> str:
+    result = CliRunner().invoke(app, [*words, "--socket", str(folder / "o3.sock")])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def dialogue(folder: Path) -> dict[str, Any]:
+    tasks = json.loads(ctl(folder, "status", "--json"))["status"]["tasks"]
+    return next(task for task in tasks if task["name"] == DIALOGUE)
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline_s = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    return what()
+
+
+def answered(runtime: Runtime, assembly: Assembly, text: str) -> str:
+    turn_id = assembly.turn_ids.next()
+    runtime.ask(text, "en", turn_id)
+    assert runtime.wait_idle(60.0)
+    record = runtime.turn_log.get(turn_id)
+    assert record is not None
+    return record.reply
+
+
+def test_a_chat_waits_for_navigation_and_goes_on_with_the_same_words(
+    assembly: Assembly, runtime: Runtime, shared: Arbitration
+) -> None:
+    alone = answered(runtime, assembly, QUESTION)
+    assert len(alone.split()) > 5
+    arbiter = shared.dispatcher.arbiter
+    gate = shared.dispatcher.gates[arbiter.task_index[DIALOGUE]]
+    turn_id = assembly.turn_ids.next()
+    runtime.ask(QUESTION, "en", turn_id)
+    record = None
+
+    def streaming() -> bool:
+        nonlocal record
+        record = runtime.turn_log.get(turn_id)
+        return record is not None and record.reply != ""
+
+    assert wait_for(streaming)
+    assert record is not None
+    with shared.dispatcher.lease("navigation_task"):
+        assert wait_for(lambda: gate.parked == 1, 2.0)
+        parked_with = record.reply
+        time.sleep(0.4)
+        assert record.reply == parked_with
+        assert parked_with != alone
+    assert runtime.wait_idle(60.0)
+    assert record.reply == alone
+
+
+def test_status_shows_lanes_the_task_and_the_arm(assembly: Assembly, runtime: Runtime, folder: Path) -> None:
+    before = dialogue(folder)["finished"]
+    answered(runtime, assembly, QUESTION)
+    status = json.loads(ctl(folder, "status", "--verbose", "--json"))["status"]
+    assert {lane["name"] for lane in status["lanes"]} == {"navigation_task:1", "dialogue_task:1", "dialogue_task:2"}
+    assert status["policy"]["description"]
+    assert wait_for(lambda: dialogue(folder)["state"] == "idle")  # it computes what the next answer begins with
+    task = dialogue(folder)
+    assert task["finished"] > before
+    assert task["lane"] == "dialogue_task:2"
+    assert task["p50_ms"] > 0
+
+
+def test_the_whole_chain_books_its_sessions_and_shows_its_memory_plan(assembly: Assembly, folder: Path) -> None:
+    reply = json.loads(ctl(folder, "status", "--verbose", "--json"))
+    sessions = {item["session"]: item["bytes"] for item in reply["status"]["eviction_candidates"]}
+    assert set(sessions) == {"chat-en", "chat-zh", "choose"}
+    planned = {line["name"]: line["count_bytes"] for line in reply["memory_plan"]["lines"]}
+    assert planned["kv arena"] == KV_SESSIONS * assembly.parts.dialogue.chat_sessions["en"].kv_bytes
+    assert dialogue(folder)["held_mb"] == pytest.approx(sum(sessions.values()) / 2**20)
+
+
+def test_words_that_leave_one_meaning_take_no_lane(assembly: Assembly, runtime: Runtime, folder: Path) -> None:
+    before = dialogue(folder)["finished"]
+    ctl(folder, "pause", DIALOGUE)
+    try:
+        assert "22" in answered(runtime, assembly, "Set the driver temperature to 22 degrees")
+    finally:
+        ctl(folder, "resume", DIALOGUE)
+    assert dialogue(folder)["finished"] == before
+
+
+def test_a_paused_dialogue_waits_until_it_is_resumed(assembly: Assembly, runtime: Runtime, folder: Path) -> None:
+    ctl(folder, "pause", DIALOGUE)
+    runtime.ask("Why is the grass green?", "en", assembly.turn_ids.next())
+    try:
+        assert wait_for(lambda: dialogue(folder)["queued"] == 1)
+        assert dialogue(folder)["state"] == "paused (operator)"
+        assert not runtime.wait_idle(0.5)
+    finally:
+        ctl(folder, "resume", DIALOGUE)
+    assert runtime.wait_idle(60.0)
+    assert runtime.turn_log.closed()[-1].reply
+
+
+def test_a_barge_in_ends_the_wait_for_a_lane(assembly: Assembly, runtime: Runtime, folder: Path) -> None:
+    ctl(folder, "pause", DIALOGUE)
+    try:
+        runtime.ask(QUESTION, "en", assembly.turn_ids.next())
+        assert wait_for(lambda: dialogue(folder)["queued"] == 1)
+        assembly.parts.generations.bump()
+        assert wait_for(lambda: dialogue(folder)["queued"] == 0, 2.0)
+    finally:
+        ctl(folder, "resume", DIALOGUE)
+
+
+def test_a_question_that_gets_no_lane_is_told_so(
+    assembly: Assembly, runtime: Runtime, shared: Arbitration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arbiter = shared.dispatcher.arbiter
+    index = arbiter.task_index[DIALOGUE]
+    hasty = tuple(
+        replace(task, timeout_ns=300_000_000) if place == index else task for place, task in enumerate(arbiter.tasks)
+    )
+    monkeypatch.setattr(arbiter, "tasks", hasty)
+    with shared.dispatcher.lease("navigation_task"):
+        assert "busy" in answered(runtime, assembly, QUESTION)
+
+
+def test_what_was_said_is_computed_in_idle_time(assembly: Assembly, runtime: Runtime) -> None:
+    """Once the reply was heard the next question need only compute its own words."""
+    dialogue = assembly.parts.dialogue
+    answered(runtime, assembly, QUESTION)
+    session = dialogue.chat_sessions["en"]
+    expected = tuple(dialogue._history_tokens("en"))
+    assert wait_for(lambda: session.tokens == tuple(dialogue._history_tokens("en")))
+    assert wait_for(lambda: session.cached == len(session.tokens))
+    assert len(session.tokens) >= len(expected)
+
+
+def test_the_arbiter_costs_a_turn_less_than_50_us(assembly: Assembly) -> None:
+    work = assembly.parts.work
+    steps = work.on(assembly.parts.dialogue.chat_sessions["en"])
+    spent_us = []
+    for _ in range(200):
+        start_ns = time.perf_counter_ns()
+        with work.block(bool):
+            steps.at_prefill()
+        spent_us.append((time.perf_counter_ns() - start_ns) / 1e3)
+    start_ns = time.perf_counter_ns()
+    with work.block(bool):
+        for _ in range(1000):
+            steps.at_token()
+    per_token_us = (time.perf_counter_ns() - start_ns) / 1e6
+    median_us = sorted(spent_us)[100]
+    print(f"lease {median_us:.1f} us, boundary {per_token_us:.2f} us")
+    assert median_us < 50
+    assert per_token_us < 5
+
+
+def masks(work: ModelWork, session: Any) -> list[set[int]]:
+    """The cores that a thread of its own may use: in a block that runs the model, and after it."""
+    seen: list[set[int]] = []
+
+    def inside() -> None:
+        with work.block(bool):
+            work.on(session).at_prefill()
+            seen.append(os.sched_getaffinity(0))
+        seen.append(os.sched_getaffinity(0))
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    return seen
+
+
+def test_a_dialogue_that_may_have_every_core_is_never_pinned(assembly: Assembly) -> None:
+    whole = os.sched_getaffinity(0)
+    if len(whole) > 2:
+        pytest.skip("profiles/cpu.yaml asks for two cores, which are not all of this machine's")
+    assert masks(assembly.parts.work, assembly.parts.dialogue.chat_sessions["en"]) == [whole, whole]
+
+
+def test_a_dialogue_with_a_core_of_its_own_keeps_to_it_while_the_model_runs() -> None:
+    config = load_profile("cpu").arbiter
+    assert config is not None
+    narrow = replace(config.tasks[DIALOGUE], clusters=("cores_b",))
+    made = open_arbitration(replace(config, tasks={**config.tasks, DIALOGUE: narrow}), "cpu")
+    try:
+        assert must_bind(made)
+        session = SimpleNamespace(name="s", kv_bytes=1 << 20, draft_tokens=0, accepted=0)
+        work = LaneLlmScheduler(
+            made.dispatcher,
+            made.device,
+            DIALOGUE,
+            made.evicted,
+            bind=True,
+            ran=lambda: None,
+            housekeeping=lambda: None,
+        )
+        core = set(made.device.clusters["cores_b"].unit_ids)
+        assert masks(work, session) == [core, os.sched_getaffinity(0)]
+    finally:
+        made.close()
+
+
+def test_tasks_without_a_dialogue_are_refused(model_dir: Callable[[str], Path]) -> None:
+    loaded = load_profile("cpu")
+    assert loaded.arbiter is not None
+    other = replace(loaded.arbiter, tasks={"navigation_task": loaded.arbiter.tasks["navigation_task"]})
+    with pytest.raises(ConfigError, match="dialogue_task"):
+        assemble(loaded.profile, Store.open(), NullSink(), sharing=SharingPlan(other))
+
+
+def test_a_process_that_listens_is_found_by_itself_and_takes_its_socket_away(
+    assembly: Assembly, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands' own way to a socket; models are loaded once, in the fixture."""
+    socket = folder / "auto.sock"
+    monkeypatch.setenv("O3CTL_SOCKET", str(socket))
+
+    class Quiet:
+        def close(self) -> None:
+            return None
+
+    def light(profile: Profile, *_: object, sharing: SharingPlan, **__: object) -> Assembly:
+        assert assembly.sharing is not None
+        own = replace(assembly.sharing, arbitration=open_shared(sharing, profile.device))
+        return replace(assembly, sharing=own, espeak=Quiet())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(talk, "assemble", light)
+    with talk.talking("cpu", NullSink(), None, live=True, quiet=True):
+        result = CliRunner().invoke(app, ["status", "--json"])
+        assert result.exit_code == 0, result.output
+        assert DIALOGUE in result.output
+    assert not socket.exists()
+    with talk.talking("cpu", NullSink(), None, live=False, quiet=True):
+        assert not socket.exists(), "say and ask have no socket by themselves"
+
+
+def test_without_a_running_process_the_error_says_what_to_do(folder: Path) -> None:
+    result = CliRunner().invoke(app, ["status", "--socket", str(folder / "nobody.sock")])
+    assert result.exit_code == 3
+    assert "is Cockpit running?" in result.output
+
+
+def test_the_default_socket_is_private_to_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("O3CTL_SOCKET", "RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 4321)
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert default_socket() == Path("/tmp/cockpit-4321/o3.sock")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert default_socket() == tmp_path / "cockpit" / "o3.sock"

@@ -1,0 +1,168 @@
+"""The whole chain assembled for a GPU, on one that is made of host memory and runs its graphs on the CPU.
+
+Everything of the CUDA path is real but the driver and ONNX Runtime's provider: lanes, placements, weights once, turns
+of copies, measured peaks, the order in which things end. The graphs are those of a GPU in float32.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import onnxruntime as ort
+import pytest
+
+import cockpit.device.base as device_base
+from cockpit.assemble import Assembly, assemble
+from cockpit.device.cuda import placement as cuda_engines
+from cockpit.device.cuda import sessions as cuda_sessions
+from cockpit.device.cuda.device import open_cuda
+from cockpit.profile.load import LoadedProfile, load_profile
+from cockpit.runtime import NullSink, Runtime
+from cockpit.scheduling.voice_task import SharingPlan
+from models.store.store import Store
+from pipeline.audio.source import WavSource
+from tests.cockpit.device.test_cuda_contract import FakeDriver
+from tests.cockpit.device.test_cuda_engines import HostMemory
+from tests.support.paths import AUDIO
+
+PROFILE = """
+extends: h200
+asr: {model: whisper-base-f32-device}
+llm: {model: smollm2-135m-instruct-f32-device, context_tokens: 512, max_reply_tokens: 16}
+tts: {en_voice: piper-en-joe-gpu}
+"""
+PEAK = 5 << 20
+
+
+class HostDriver(FakeDriver, HostMemory):
+    """SMs that are only counted, and device memory that is host memory: what was queued is done at once."""
+
+    def __init__(self) -> None:
+        FakeDriver.__init__(self)
+        HostMemory.__init__(self)
+        self.ended: list[str] = []
+
+    def upload(self, address: int, host: int, size_bytes: int, stream: int) -> None:
+        HostMemory.upload(self, address, host, size_bytes, stream)
+        HostMemory.synchronise(self, stream)
+
+    def synchronise(self, stream: int) -> None:
+        HostMemory.synchronise(self, stream)
+
+    def memory(self) -> tuple[int, int]:
+        """(free, total): every block counts, and PEAK for each that was allocated."""
+        used = sum(len(block) + PEAK for block in self.blocks.values())
+        return (140 << 30) - used, 140 << 30
+
+    def free(self, address: int) -> None:
+        self.ended.append("memory")
+        HostMemory.free(self, address)
+
+    def destroy(self, partitions: object, streams: object) -> None:
+        self.ended.append("lanes")
+
+
+@pytest.fixture(scope="module")
+def driver() -> HostDriver:
+    return HostDriver()
+
+
+@pytest.fixture(scope="module")
+def loaded(model_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> LoadedProfile:
+    file = tmp_path_factory.mktemp("profile") / "host.yaml"
+    file.write_text(PROFILE, encoding="utf-8")
+    loaded = load_profile(str(file))
+    for name in loaded.profile.models:
+        model_dir(name)
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def assembly(loaded: LoadedProfile, driver: HostDriver, state: Path) -> Iterator[Assembly]:
+    gc.collect()  # another module's models
+    assert loaded.arbiter is not None
+    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    with pytest.MonkeyPatch.context() as patch:
+        backends = {**device_base._BACKENDS, "cuda": ("tests.cockpit.test_runtime_lanes", "open_host")}
+        patch.setattr(device_base, "_BACKENDS", backends)
+        patch.setattr(
+            "tests.cockpit.test_runtime_lanes.open_host", lambda *asked: open_cuda(*asked, driver), raising=False
+        )
+        patch.setattr(ort, "get_available_providers", lambda: providers)
+        for module in (cuda_engines, cuda_sessions):
+            patch.setattr(module, "PROVIDER", "CPUExecutionProvider")
+        patch.setattr(cuda_engines.CudaPlacement, "device", "cpu")
+        plan = SharingPlan(loaded.arbiter, state_dir=state)
+        made = assemble(loaded.profile, Store.open(), NullSink(), sharing=plan)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def runtime(assembly: Assembly) -> Iterator[Runtime]:
+    made = Runtime(replace(assembly.parts, sink=NullSink()))
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_a_command_runs_through_the_lanes(runtime: Runtime) -> None:
+    runtime.listen(WavSource(AUDIO / "en01.wav", pace="fast"))
+    assert runtime.wait_idle(60)
+    (turn,) = runtime.turn_log.closed()
+    assert "22" in turn.transcript
+    assert turn.as_json()["tool_calls"][0]["name"] == "set_temperature"
+    assert turn.reply
+
+
+def test_the_model_answers_in_a_lane_of_its_task(runtime: Runtime, assembly: Assembly) -> None:
+    assert assembly.sharing is not None
+    before = next(
+        task for task in assembly.sharing.arbitration.dispatcher.status().tasks if task.name == "dialogue_task"
+    )
+    runtime.ask("Tell me something about dolphins.", "en", assembly.turn_ids.next())
+    assert runtime.wait_idle(60)
+    status = assembly.sharing.arbitration.dispatcher.status()
+    after = next(task for task in status.tasks if task.name == "dialogue_task")
+    assert after.finished > before.finished
+    assert after.held_mb > 0
+    assert runtime.turn_log.closed()[-1].reply
+
+
+def test_weights_are_in_device_memory_once(assembly: Assembly, driver: HostDriver, loaded: LoadedProfile) -> None:
+    """Two lanes of the dialogue; only the language model's weights are handed in."""
+    weights = (Store.open().built(loaded.profile.llm.model) / "model.bin").stat().st_size
+    sizes = [len(block) for block in driver.blocks.values()]
+    assert assembly.places.llm is not None
+    assert len(assembly.places.llm) == 2
+    assert sum(abs(size - weights) < weights // 100 for size in sizes) == 1
+
+
+def test_nothing_was_left_to_be_captured_later(assembly: Assembly) -> None:
+    engines = assembly.places.close.__self__  # type: ignore[attr-defined]
+    assert engines.start.over
+    assert engines.copies.chunks > 100, "weights took their turns"
+    assert [session.uncaptured for session in engines._sessions] == [0] * len(engines._sessions)
+
+
+def test_the_next_start_plans_with_measured_peaks(assembly: Assembly, state: Path) -> None:
+    (file,) = state.glob("memory-*.json")
+    said = file.read_text(encoding="utf-8")
+    assert all(lane in said for lane in ("dialogue_task:1", "dialogue_task:2", "speech_task:1"))
+    assert "navigation_task" not in said, "no engine of the chain runs there"
+
+
+def test_engines_end_before_memory_and_lanes(assembly: Assembly, driver: HostDriver) -> None:
+    """The last test of this module: it ends the assembly."""
+    assembly.close()
+    assert driver.ended[-1] == "lanes"
+    assert set(driver.ended[:-1]) == {"memory"}
+    assert not driver.blocks

@@ -1,0 +1,100 @@
+"""The wake word before the whole chain, on speech of the project's own voice."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soxr
+
+from cockpit.arbiter.config import DIALOGUE
+from cockpit.assemble import Assembly, assemble
+from cockpit.profile.load import load_profile
+from cockpit.profile.sections import WakeSection
+from cockpit.runtime import NullSink, Runtime
+from cockpit.scheduling.voice_task import SharingPlan
+from cockpit.scheduling.warmup import STALE_NS
+from cockpit.wake_word import AlwaysAwake, open_wake
+from models.errors import ConfigError
+from models.store.store import Store
+from pipeline.audio.source import WavSource
+from pipeline.audio.wav import write_wav
+from pipeline.endpointing.wake_word import WakeGate
+from pipeline.frames import SAMPLE_RATE_HZ
+
+COMMAND = "set the driver temperature to twenty two degrees."
+
+
+@pytest.fixture(scope="module")
+def assembly(model_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Assembly]:
+    path = tmp_path_factory.mktemp("profile") / "wake.yaml"
+    path.write_text("extends: cpu\nwake: {engine: microwakeword, model: hey_jarvis}\n", encoding="utf-8")
+    loaded = load_profile(str(path))
+    assert "microwakeword" in loaded.profile.models
+    for name in loaded.profile.models:
+        model_dir(name)
+    assert loaded.arbiter is not None
+    gc.collect()  # another module's models
+    made = assemble(loaded.profile, Store.open(), NullSink(), sharing=SharingPlan(loaded.arbiter))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def runtime(assembly: Assembly) -> Iterator[Runtime]:
+    made = Runtime(replace(assembly.parts, sink=NullSink()))
+    made.start()
+    yield made
+    made.stop()
+
+
+def wav(assembly: Assembly, text: str, path: Path, after_s: float = 1.0) -> Path:
+    """The English voice's own speech, with silence around it."""
+    voice = assembly.parts.tts._voices["en"]
+    speech = soxr.resample(np.concatenate(list(voice.synthesise(text))), voice.sample_rate_hz, SAMPLE_RATE_HZ)
+    quiet = [np.zeros(int(seconds * SAMPLE_RATE_HZ), np.float32) for seconds in (1.5, after_s)]
+    write_wav(path, np.concatenate([quiet[0], speech.astype(np.float32), quiet[1]]), SAMPLE_RATE_HZ)
+    return path
+
+
+def test_word_and_command_in_one_breath_lose_nothing(assembly: Assembly, runtime: Runtime, tmp_path: Path) -> None:
+    gate = assembly.parts.wake
+    assert isinstance(gate, WakeGate)
+    wakes = gate.counters.wakes
+    runtime.listen(WavSource(wav(assembly, f"Hey Jarvis, {COMMAND}", tmp_path / "one.wav"), pace="fast"))
+    assert runtime.wait_idle(60.0)
+    assert gate.counters.wakes == wakes + 1
+    (turn,) = runtime.turn_log.closed()
+    assert turn.transcript.lower().rstrip(".").endswith("set the driver temperature to 22 degrees")
+    assert [(result.status, result.value) for result in turn.tool_results] == [("done", 22.0)]
+
+
+def test_without_the_word_there_is_no_turn(assembly: Assembly, runtime: Runtime, tmp_path: Path) -> None:
+    runtime.listen(WavSource(wav(assembly, COMMAND.capitalize(), tmp_path / "none.wav"), pace="fast"))
+    assert runtime.wait_idle(60.0)
+    assert runtime.turn_log.closed() == []
+
+
+def test_a_wake_up_warms_what_has_gone_cold(assembly: Assembly, runtime: Runtime, tmp_path: Path) -> None:
+    assert assembly.sharing is not None
+    warm_ups = assembly.sharing.warm_ups
+    warm_ups._warm_ns[DIALOGUE] -= STALE_NS
+    before = warm_ups.requests
+    runtime.listen(WavSource(wav(assembly, f"Hey Jarvis, {COMMAND}", tmp_path / "cold.wav"), pace="realtime"))
+    assert runtime.wait_idle(60.0)
+    assert warm_ups.requests == before + 3
+    assert runtime.turn_log.closed()[0].tool_results[0].status == "done"
+
+
+def test_without_an_engine_everything_passes() -> None:
+    assert isinstance(open_wake(WakeSection(), {}, print), AlwaysAwake)
+
+
+def test_an_unknown_word_names_the_known_ones(model_dir: Callable[[str], Path]) -> None:
+    section = WakeSection(engine="microwakeword", model="hey_car")
+    with pytest.raises(ConfigError, match="hey_jarvis"):
+        open_wake(section, {"microwakeword": model_dir("microwakeword")}, print)

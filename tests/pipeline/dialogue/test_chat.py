@@ -1,0 +1,197 @@
+"""Talk of the model: what may be spoken, what the history keeps, what idle time prepares, what cancelling leaves."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from models.engines.llm.causal_lm import CausalLM
+from pipeline.dialogue.chat_guard import TalkFilter
+from pipeline.dialogue.llm_steps import Unshared
+from pipeline.dialogue.manager import KEPT_EXCHANGES, DialogueManager
+from pipeline.frames import Language
+
+CASES: list[tuple[Language, str, str]] = [
+    ("en", "Paris is the capital. It is big. It is old.", "Paris is the capital. It is big."),
+    ("en", "It is 21.5 degrees. Warm", "It is 21.5 degrees. Warm"),
+    ("en", "I've turned on the light. Enjoy.", ""),
+    ("en", "Sure, I will open the window for you.", ""),
+    ("en", "Sure! I've opened the window. Enjoy.", ""),
+    ("en", "Yes. It is warm. Very warm.", "Yes. It is warm. Very warm."),
+    ("en", "That is a nice idea. I have set it to 22.", "That is a nice idea."),
+    ("en", "The window has been opened.", ""),
+    ("en", "I am a voice assistant. I like music.", "I am a voice assistant. I like music."),
+    ("en", "I think so too.", "I think so too."),
+    ("en", "One thing\n- first\n- second", "One thing"),
+    ("en", "\n\nRome is old. Yes", "Rome is old. Yes"),
+    ("en", "巴黎是首都。", ""),
+    ("en", "", ""),
+    ("zh", "巴黎是首都。它很大。它很老。", "巴黎是首都。它很大。"),
+    ("zh", "好的，已为您打开空调。", ""),
+    ("zh", "我已经打开了车窗。", ""),
+    ("zh", "好的，我马上为您导航。", ""),
+    ("zh", "我是语音助手。我喜欢音乐。", "我是语音助手。我喜欢音乐。"),
+    ("zh", "The capital of France is Paris, of course.", ""),
+    ("zh", "ABS是防抱死系统。", "ABS是防抱死系统。"),
+]
+
+
+@pytest.mark.parametrize(("language", "text", "expected"), CASES)
+@pytest.mark.parametrize("size", [1, 2, 5, 1000])
+def test_what_may_be_spoken(language: Language, text: str, expected: str, size: int) -> None:
+    talk = TalkFilter(language)
+    said = "".join(talk.push(text[i : i + size]) for i in range(0, len(text), size)) + talk.close()
+    assert said.strip() == expected.strip()
+    assert talk.said == said
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_claim_late_in_a_sentence_never_passes(size: int) -> None:
+    text = "Since it is rather warm in here today, I have opened the window. It is nice."
+    talk = TalkFilter("en")
+    said = "".join(talk.push(text[i : i + size]) for i in range(0, len(text), size)) + talk.close()
+    assert said.strip() == "Since it is rather warm in here today,"
+    assert talk.done
+
+
+def test_a_sentence_the_model_did_not_finish_is_dropped_unless_it_is_the_first() -> None:
+    talk = TalkFilter("en")
+    assert talk.push("It is big. And it also") + talk.close(cut=True) == "It is big."
+    talk = TalkFilter("en")
+    assert talk.push("It is big and") + talk.close(cut=True) == "It is big and"
+
+
+@pytest.fixture(scope="module")
+def car(model_dir: Callable[[str], Path]) -> DialogueManager:
+    lm = CausalLM.load(model_dir("qwen2.5-coder-0.5b-instruct"), context_tokens=1024)
+    dialogue = DialogueManager.create(lm=lm)
+    dialogue.warm_up()
+    return dialogue
+
+
+@pytest.fixture
+def fresh(car: DialogueManager) -> DialogueManager:
+    car._history.clear()
+    return car
+
+
+def _turn(car: DialogueManager, text: str, language: Language, turn_id: int) -> str:
+    plan = car.plan(text, language)
+    if plan.chat:
+        said = "".join(car.chat(text, language, turn_id=turn_id))
+    else:
+        said = car.reply(plan, car.execute(plan, turn_id), language)
+    car.heard(turn_id, said)
+    return said
+
+
+def test_prepare_leaves_only_the_new_words_to_compute(fresh: DialogueManager) -> None:
+    assert fresh.lm is not None
+    session = fresh.chat_sessions["en"]
+    _turn(fresh, "turn on the air conditioning", "en", 1)
+    _turn(fresh, "What is regenerative breaking?", "en", 2)
+    history = tuple(fresh._history_tokens("en"))
+    assert session.tokens[: len(history)] != history
+    assert fresh.prepare()
+    assert session.tokens == history
+    assert session.cached == len(history)
+    asked = fresh._chat_tokens("Who wrote Hamlet?", "en", turn_id=3)
+    assert tuple(asked[: len(history)]) == history
+    assert len(asked) - len(history) < 20
+    assert "regenerative braking" in fresh.lm.tokenizer.decode(asked), "the history holds the mended name"
+
+
+def test_the_answer_is_the_same_prepared_or_not(fresh: DialogueManager) -> None:
+    _turn(fresh, "turn on the air conditioning", "en", 1)
+    plain = "".join(fresh.chat("Who wrote Hamlet?", "en"))
+    assert fresh.prepare()
+    assert "".join(fresh.chat("Who wrote Hamlet?", "en")) == plain
+
+
+def test_prepare_is_quicker_for_the_next_talk_and_free_when_nothing_changed(fresh: DialogueManager) -> None:
+    ttft: dict[bool, list[float]] = {False: [], True: []}
+    for turn in range(1, 9):
+        _turn(fresh, f"Set the temperature to {18 + turn} degrees", "en", 10 * turn)
+        if turn % 2:
+            assert fresh.prepare()
+        next(iter(fresh.chat("Who wrote Hamlet?", "en", turn_id=10 * turn + 1)))
+        ttft[bool(turn % 2)].append(fresh.chat_ttft_ms)
+    assert statistics.median(ttft[True]) < 0.8 * statistics.median(ttft[False]), ttft
+    assert fresh.prepare()
+
+    class Nobody(Unshared):
+        def at_prefill(self) -> None:
+            raise AssertionError("what is ready takes no step")
+
+    assert fresh.prepare(sharer=Nobody())
+
+
+def test_prepare_can_be_cancelled_and_goes_on_later(fresh: DialogueManager) -> None:
+    for turn in range(1, 4):
+        _turn(fresh, "把主驾温度调到二十二度", "zh", turn)
+    asked = iter([False])
+    assert not fresh.prepare(lambda: next(asked, True))
+    session = fresh.chat_sessions["zh"]
+    done = session.cached
+    assert done < len(fresh._history_tokens("zh"))
+    assert fresh.prepare()
+    assert session.cached == len(fresh._history_tokens("zh")) > done
+
+
+def test_prepare_keeps_off_a_talk_that_goes_on(fresh: DialogueManager) -> None:
+    stream = fresh.chat("tell me a long story about a car", "en", turn_id=1)
+    begun = next(stream)
+    assert not fresh.prepare()
+    whole = begun + "".join(stream)
+    assert fresh.prepare()
+    assert "".join(fresh.chat("tell me a long story about a car", "en", turn_id=1)) == whole
+
+
+def test_a_cancelled_talk_leaves_no_half_state(fresh: DialogueManager) -> None:
+    alone = "".join(fresh.chat("Who wrote Hamlet?", "en", turn_id=1))
+    fresh._history.clear()
+    said: list[str] = []
+    for piece in fresh.chat("tell me a long story about a car", "en", turn_id=2, cancelled=lambda: len(said) >= 3):
+        said.append(piece)
+    assert list(fresh.chat("Where do penguins live?", "en", turn_id=3, cancelled=lambda: True)) == []
+    abandoned = fresh.chat("How do I cook rice?", "en", turn_id=4)
+    next(abandoned)
+    assert "".join(fresh.chat("Who wrote Hamlet?", "en", turn_id=5)) == alone
+    assert list(abandoned) == [], "an older talk never speaks from the newer one's text"
+    assert fresh.prepare()
+
+
+def test_only_what_was_heard_of_a_cut_reply_is_kept(fresh: DialogueManager) -> None:
+    assert fresh.lm is not None
+    list(fresh.chat("Why is the sky blue?", "en", turn_id=1))
+    list(fresh.chat("How do cats purr?", "en", turn_id=2))
+    fresh.heard(1, "The sky")
+    text = fresh.lm.tokenizer.decode(fresh._history_tokens("en"))
+    assert "The sky" in text
+    assert "purr" not in text
+
+
+def test_talk_stays_sane_over_many_turns(fresh: DialogueManager) -> None:
+    turns: list[tuple[str, Language]] = [
+        ("What is regenerative breaking?", "en"),
+        ("turn on the air conditioning", "en"),
+        ("Who wrote Hamlet?", "en"),
+        ("把主驾温度调到二十二度", "zh"),
+        ("法国的首都是哪里？", "zh"),
+        ("What is the capital of Italy?", "en"),
+        ("open the sunroof", "en"),
+        ("你好", "zh"),
+    ]
+    said = ""
+    for turn in range(1, 25):
+        text, language = turns[turn % len(turns)]
+        said = _turn(fresh, text, language, turn)
+        assert said.strip(), text
+        assert len(said) < 300
+        assert any("㐀" <= c <= "鿿" for c in said) == (language == "zh")
+        assert len(fresh._messages(language)) <= 1 + 2 * KEPT_EXCHANGES
+        assert len(fresh._chat_tokens(text, language)) < 700
+    assert "Rome" in _turn(fresh, "What is the capital of Italy?", "en", 99)
