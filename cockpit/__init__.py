@@ -1,3 +1,7 @@
 """Cockpit: one process that listens, understands, acts on the car and answers, offline."""
 
+from cockpit.own_packages import refuse_if_hidden
+
 __version__ = "0.1.0"
+
+refuse_if_hidden()

@@ -1,4 +1,4 @@
-"""The rig."""
+"""The hardware-in-the-loop rig: recorded commands, noise, scoring, a simulator of the arbiter's load."""
 
 from pathlib import Path
 

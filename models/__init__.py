@@ -1,0 +1,1 @@
+"""What computes: registry, store, builders and inference engines."""

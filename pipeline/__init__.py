@@ -1,0 +1,1 @@
+"""The voice pipeline: messages, channels and one folder per stage."""

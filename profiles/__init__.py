@@ -1,0 +1,1 @@
+"""The profiles that ship, and the JSON Schema for editors."""

@@ -1,0 +1,1 @@
+"""Recognition, understanding and voice quality."""

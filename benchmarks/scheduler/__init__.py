@@ -1,0 +1,1 @@
+"""The arbiter: cost of a decision, isolation between tasks, policy, capacity."""

@@ -1,0 +1,1 @@
+"""Decides who runs where, in what order, with how much memory; computes nothing."""

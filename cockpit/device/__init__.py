@@ -1,0 +1,1 @@
+"""Compute units behind one contract: CPU cores, and SMs of an NVIDIA GPU."""

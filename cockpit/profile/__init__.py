@@ -1,0 +1,1 @@
+"""Profiles: YAML read with the place of every key, checked, explained, planned."""

@@ -1,0 +1,1 @@
+"""The arbiter's decisions carried out: leases, copies, warm-up, control socket."""

@@ -1,0 +1,1 @@
+"""What is observed while running: traces, GPU memory, clocks and links."""

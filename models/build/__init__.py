@@ -1,0 +1,1 @@
+"""Builders: a checkpoint becomes ONNX graphs on the bench, never in the car."""

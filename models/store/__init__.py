@@ -1,0 +1,1 @@
+"""Weights: registry, download, checksums, fingerprints of builds."""

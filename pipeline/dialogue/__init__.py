@@ -1,0 +1,1 @@
+"""What a turn does: decide, call tools, ask back, answer freely, remember."""

@@ -1,0 +1,1 @@
+"""Wake word, voice activity, and the decision that a turn is over."""

@@ -1,0 +1,1 @@
+"""The wording of replies: actions done, refusals, answers to questions."""

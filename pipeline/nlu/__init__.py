@@ -1,0 +1,1 @@
+"""From words to calls: numbers, zones, intents, matching by spelling and by sound."""

@@ -1,0 +1,1 @@
+"""Reply text into clauses, spoken words and audio."""

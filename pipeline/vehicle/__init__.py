@@ -1,1 +1,1 @@
-"""The car: its signals, the closed set of tools that may touch them, and the words people use for both."""
+"""The car: signals, the closed set of tools that may touch them, places."""

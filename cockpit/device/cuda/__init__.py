@@ -1,0 +1,1 @@
+"""NVIDIA GPU: green contexts as lanes, sessions on their streams, compiled kernels."""

@@ -1,0 +1,1 @@
+"""Decode kernels of one model family, without an inference runtime."""

@@ -1,0 +1,1 @@
+"""Language models: prefill, decode, KV memory, grammar-constrained choice."""

@@ -1,0 +1,1 @@
+"""Voices: Piper, Mandarin FastSpeech2, espeak-ng in a child process."""

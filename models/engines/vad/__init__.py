@@ -1,0 +1,1 @@
+"""Voice activity detectors: WebRTC gate, Silero."""

@@ -1,0 +1,1 @@
+"""The commands and questions that are understood, by subject."""
