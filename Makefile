@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 DEMO := en01 en05 en12 en15 en18 en17 zh01 zh03 zh13 zh15 zh16
 
-.PHONY: demo test lint bench gpu-check gpu-bench clean
+.PHONY: demo test lint docs bench gpu-check gpu-bench clean
 
 demo: $(VENV)/.demo ## fetch, build, and play recorded commands through the whole chain
 	@echo "== weights: fetched once (about 1 GB, sha256-checked), built once; both are kept in the model cache"
@@ -35,6 +35,9 @@ lint: $(VENV)/.test ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/.test ## pictures and tables of the docs, man pages and shell completion, made from the code again
+	$(BIN)/python -m docs.generate
 
 $(VENV)/bin/python:
 	@echo "== making $(VENV)"

@@ -1,0 +1,1 @@
+"""Pages for people; a page's pictures and tables are made from the code."""

@@ -1,0 +1,1 @@
+"""Makes pictures, tables, man pages and completion from the code."""
