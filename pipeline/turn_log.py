@@ -21,6 +21,8 @@ class TurnRecord:
     transcript: str = ""
     tool_results: tuple[ToolResult, ...] = ()
     reply: str = ""
+    decided_by: str | None = None
+    """What found the answer: "words", "manual" or "model" (as `pipeline.dialogue.manager.Plan`); None while open."""
     ms: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(MILLISECONDS))
     decided_ns: int = 0
     first_audio_ns: int = 0
@@ -46,6 +48,7 @@ class TurnRecord:
                 }
                 for result in self.tool_results
             ],
+            "decided_by": self.decided_by,
             "reply": self.reply,
             "ms": {name: None if value is None else round(value, 1) for name, value in self.ms.items()},
             "interrupted": self.interrupted,

@@ -9,8 +9,6 @@ QUEUED: Final = 1
 RUNNING: Final = 2
 REFUSED: Final = 3
 
-STATES: Final = ("free", "queued", "running", "refused")
-
 # Why a request stands where it stands. Indices into REASONS.
 NONE: Final = 0
 STARTED: Final = 1

@@ -16,18 +16,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.session import LmSession
 from pipeline.dialogue.chat_guard import TalkFilter
 from pipeline.dialogue.llm_steps import UNSHARED, Sharer, fill
-from pipeline.dialogue.manual import Manual, load_manual
+from pipeline.dialogue.manual import Found, Manual, load_manual
 from pipeline.dialogue.tool_choice import Chooser
 from pipeline.frames import Language, ToolCall, ToolResult
 from pipeline.nlg.actions import say
 from pipeline.nlu.intents.rules import kept_in_mind
-from pipeline.nlu.interpreter import Clause, interpret, is_complete
-from pipeline.nlu.lexicon import Lexicon, build_lexicon
+from pipeline.nlu.interpreter import Clause, Interpreter, Parse
+from pipeline.nlu.lexicon import build_lexicon
 from pipeline.vehicle.places import Places, load_places
 from pipeline.vehicle.signals import EmbeddedTree, SignalAccess, SignalBackend
 from pipeline.vehicle.tools import Toolbox
@@ -51,6 +52,9 @@ _UNSURE: dict[Language, str] = {"en": "I am not sure about that.", "zh": "这个
 """Said where nothing that the model says may be spoken."""
 
 
+DecidedBy = Literal["words", "manual", "model"]
+
+
 def _rests_on_detail(clause: Clause) -> bool:
     """True for a change by a number or by free text: misheard, it is as good a command as the one that was meant.
 
@@ -62,6 +66,12 @@ def _rests_on_detail(clause: Clause) -> bool:
     return bool(evidence.numbers) or (
         name == "play_media" and clause.call.arguments["query"] not in evidence.names("music")
     )
+
+
+def _explained(found: Found | None, parse: Parse) -> bool:
+    """True where the manual's answer goes before the calls that the words support."""
+    about_now = any(clause.call.name in ("ask_vehicle", "ask_distance") for clause in parse.clauses)
+    return found is not None and found.certain and (found.exact or not about_now)
 
 
 def _never() -> bool:
@@ -79,17 +89,19 @@ def _session(lm: CausalLM, name: str) -> LmSession:
 class Plan:
     """What a transcript means. Either `calls` are to be executed in order, or `chat` is True, or neither (no words).
 
-    `decided_by`: "words" when the words left one choice, "model" when the language model chose. Times in ms;
-    `llm_ttft_ms` is 0 when no model step was needed.
+    `decided_by`: "words" when the words left one choice, "manual" when the owner's manual answers, "model" when the
+    language model chose or answers. `cut`: the model's choice was cancelled, so nothing is to be done.
+    Times in ms; `llm_ttft_ms` is 0 when no model step was needed.
     """
 
     text: str
     language: Language
     calls: tuple[ToolCall, ...] = ()
     chat: bool = False
-    decided_by: str = "words"
+    decided_by: DecidedBy = "words"
     llm_ttft_ms: float = 0.0
     llm_ms: float = 0.0
+    cut: bool = False
 
     @property
     def empty(self) -> bool:
@@ -110,7 +122,7 @@ class DialogueManager:
     """Owned by one thread. Built with `create`; `warm_up` before the first turn."""
 
     toolbox: Toolbox
-    lexicon: Lexicon
+    interpreter: Interpreter
     chooser: Chooser | None
     lm: CausalLM | None
     chat_sessions: dict[Language, LmSession]
@@ -151,7 +163,7 @@ class DialogueManager:
             chooser = Chooser(lm, _session(lm, "choose"))
         return cls(
             toolbox=Toolbox(access, known, now),
-            lexicon=build_lexicon(known, by_sound=by_sound),
+            interpreter=Interpreter(build_lexicon(known, by_sound=by_sound)),
             chooser=chooser,
             lm=lm,
             chat_sessions=sessions,
@@ -163,7 +175,7 @@ class DialogueManager:
     def warm_up(self, sharer: Sharer = UNSHARED) -> None:
         """Prefill every static prefix, compile every kind of grammar, fill the caches of the matcher."""
         for text, language in _WARM_UP:
-            interpret(text, self.lexicon, language)
+            self.interpreter.parse(text, language)
             self.manual.find(text)
         if self.lm is None:
             return
@@ -181,7 +193,7 @@ class DialogueManager:
         cancelled: Callable[[], bool] = _never,
         sharer: Sharer = UNSHARED,
     ) -> Plan:
-        """What the text means; changes nothing. When `cancelled` in its midst, open choices stay with the words.
+        """What the text means; changes nothing. A plan whose open choice was `cancelled` in its midst is `cut`.
 
         `avg_logprob`: the recogniser's, None for typed text; a number or name heard below `repeat_below` is asked for
         again.
@@ -189,29 +201,28 @@ class DialogueManager:
         """
         if not any(character.isalnum() for character in text):
             return Plan(text, language)
+        parse = self.interpreter.parse(text, language, self._last_call())
         found = self.manual.find(text)
-        clauses = interpret(text, self.lexicon, language, self._last_call())
-        about_now = any(clause.call.name in ("ask_vehicle", "ask_distance") for clause in clauses)
-        if found is not None and found.certain and (found.exact or not about_now):
-            return Plan(text, language, chat=True)
-        if not clauses:
-            return Plan(text, language, chat=True)
+        if not parse.clauses or _explained(found, parse):
+            decided_by: DecidedBy = "manual" if found is not None else "model" if self.lm is not None else "words"
+            return Plan(text, language, chat=True, decided_by=decided_by)
+        if self._misheard(parse, avg_logprob):
+            return Plan(text, language, (ToolCall("refuse", {"reason": "not_understood", "what": text.strip()[:80]}),))
         calls: list[ToolCall] = []
         decided_by, ttft_ms, total_ms = "words", 0.0, 0.0
-        for clause in clauses:
-            if len(clause.candidates) == 1 or self.chooser is None or cancelled():
+        for clause in parse.clauses:
+            if len(clause.candidates) == 1 or self.chooser is None:
                 calls.append(clause.call)
                 continue
             start = self.clock()
             wanted = [candidate.call for candidate in clause.candidates]
             choice = self.chooser.choose(clause.evidence.text, wanted, cancelled=cancelled, sharer=sharer)
+            if choice is None:
+                return Plan(text, language, cut=True)
             calls.append(choice.call)
             decided_by = "model"
             ttft_ms = ttft_ms or choice.ttft_ms
             total_ms += (self.clock() - start) * 1e3
-        doubtful = avg_logprob is not None and avg_logprob < self.repeat_below
-        if doubtful and any(map(_rests_on_detail, clauses)):
-            calls = [ToolCall("refuse", {"reason": "not_understood", "what": text.strip()[:80]})]
         return Plan(text, language, tuple(calls), False, decided_by, ttft_ms, total_ms)
 
     def execute(self, plan: Plan, turn_id: int) -> list[ToolResult]:
@@ -308,9 +319,17 @@ class DialogueManager:
             fill(session, tokens, sharer.on(session, ahead=True), at_most=PREPARE_CHUNK, cancelled=cancelled)
         return session.cached >= len(tokens)
 
-    def is_complete(self, text: str, language: Language) -> bool:
-        """True when the partial transcript is already a whole command that is unlikely to go on."""
-        return is_complete(text, self.lexicon, language)
+    def is_complete(self, text: str, language: Language, *, avg_logprob: float | None = None) -> bool:
+        """True when the transcript is already a whole command that is unlikely to go on, and `plan` would act on it."""
+        parse = self.interpreter.parse(text, language, self._last_call())
+        if not parse.complete or self._misheard(parse, avg_logprob):
+            return False
+        return not _explained(self.manual.find(text), parse)
+
+    def _misheard(self, parse: Parse, avg_logprob: float | None) -> bool:
+        """True where a command rests on a detail that was heard with little confidence: it is asked for again."""
+        doubtful = avg_logprob is not None and avg_logprob < self.repeat_below
+        return doubtful and any(map(_rests_on_detail, parse.clauses))
 
     def heard(self, turn_id: int, text: str) -> None:
         """Tell what of the turn's reply was really heard; only that enters the history."""

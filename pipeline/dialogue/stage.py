@@ -89,7 +89,7 @@ class UnderstandStage:
     def _speculate(self, transcript: Transcript) -> None:
         if not transcript.text:
             return
-        if self._dialogue.is_complete(transcript.text, transcript.language):
+        if self._dialogue.is_complete(transcript.text, transcript.language, avg_logprob=transcript.avg_logprob):
             self._command_complete(transcript.turn_id, transcript.revision)
         stale = self._stale(transcript)
         with self._work.block(lambda: stale() or self._more_waiting()):
@@ -124,17 +124,19 @@ class UnderstandStage:
                 cancelled=self._cancelled(transcript),
                 sharer=self._work,
             )
-        self._speculation = made
+        self._speculation = None if plan.cut else made
         return made
 
     def _final(self, transcript: Transcript) -> Iterator[TextDelta]:
         record = self._turn_log.open(transcript.turn_id, transcript.generation)
         record.language, record.transcript, record.reply = transcript.language, transcript.text, ""
+        record.decided_by = None
         record.ms["asr"] = transcript.asr_ms
         record.ms["tts_first"] = None
         with self._work.block(self._stale(transcript)):
             speculation = self._planned(transcript)
             self._speculation = None
+            record.decided_by = None if speculation.plan.cut else speculation.plan.decided_by
             start_ns = time.monotonic_ns()
             for piece in self._pieces(speculation, record):
                 record.reply += piece
@@ -147,12 +149,16 @@ class UnderstandStage:
         yield self._delta(transcript, "", last=True)
 
     def _pieces(self, speculation: Speculation, record: TurnRecord) -> Iterator[str]:
-        """The reply. A choice that the model could not make is not guessed: nothing is done then, and that is said."""
+        """The reply. A choice that the model could not make is not guessed: nothing is done then, and that is said
+        unless the answer is stale by now.
+        """
+        cut = speculation.plan.cut
         if speculation.plan.chat:
             yield from self._free_answer(speculation)
-        elif not self._work.stopped:
+        elif not self._work.stopped and not cut:
             yield from self._acted(speculation, record)
-        if self._work.stopped and not record.reply.strip():
+        unmade = self._work.stopped or (cut and not self._generations.is_stale(record.generation))
+        if unmade and not record.reply.strip():
             yield _BUSY[speculation.plan.language]
 
     def _acted(self, speculation: Speculation, record: TurnRecord) -> Iterator[str]:

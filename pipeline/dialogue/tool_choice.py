@@ -27,7 +27,6 @@ _EXAMPLES = (
     ("我看不清后面", ToolCall("set_defrost", {"area": "rear", "on": True})),
     ("make the music louder", ToolCall("set_volume", {"target": "media", "action": "change", "value": 10.0})),
 )
-MOST_TOKENS = 96
 HEARD_CHARACTERS = 200
 
 
@@ -67,11 +66,12 @@ class Chooser:
         cancelled: Callable[[], bool] = _never,
         sharer: Sharer = UNSHARED,
         ahead: bool = False,
-    ) -> Choice:
-        """The call the model writes when only `calls` are allowed; the first of them when it was cancelled."""
+    ) -> Choice | None:
+        """The call the model writes when only `calls` are allowed; None when it was cancelled before it was written."""
         start = time.perf_counter()
         tokenizer = self._lm.tokenizer
         by_text = {call_text(call): call for call in calls}
+        most_tokens = max(len(written.encode()) for written in by_text)
         constraint = Grammar.compile(_any_of(list(by_text)), tokenizer).start()
         prompt = tokenizer.encode(self._prompt(text))
         steps = sharer.on(self._session, ahead=ahead)
@@ -79,11 +79,14 @@ class Chooser:
         ttft_ms = 0.0
         written: list[int] = []
         for token in self._session.generate(
-            max_new_tokens=MOST_TOKENS, constraint=constraint, cancelled=cancelled, at_boundary=steps.at_token
+            max_new_tokens=most_tokens, constraint=constraint, cancelled=cancelled, at_boundary=steps.at_token
         ):
             ttft_ms = ttft_ms or (time.perf_counter() - start) * 1e3
             written.append(token)
-        return Choice(by_text.get(tokenizer.decode(written).strip(), calls[0]), ttft_ms)
+        chosen = by_text.get(tokenizer.decode(written).strip())
+        if chosen is None and not cancelled():
+            raise RuntimeError(f"the grammar let through what is no call: {tokenizer.decode(written)!r}")
+        return None if chosen is None else Choice(chosen, ttft_ms)
 
     def _prompt(self, text: str) -> str:
         messages = [{"role": "system", "content": _SYSTEM}]

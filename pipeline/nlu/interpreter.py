@@ -1,17 +1,21 @@
-"""A whole transcript to clauses of candidate calls: cut at pauses and joining words, mend the cuts that were wrong."""
+"""A whole transcript to one parse: cut at pauses and joining words, mend the cuts that were wrong, judge whether all is
+said.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.frames import Language, ToolCall
-from pipeline.nlu.amounts import amount_of
-from pipeline.nlu.candidates import CallCandidate
 from pipeline.nlu.evidence import Evidence, evidence_of, pieces
+from pipeline.nlu.intents.devices import CallCandidate
 from pipeline.nlu.intents.questions import asked
 from pipeline.nlu.intents.rules import candidates_of
 from pipeline.nlu.lexicon import Lexicon, Match
+from pipeline.nlu.slots import amount_of
 
 COMFORT = frozenset(
     [
@@ -39,6 +43,8 @@ _HOW_TO = re.compile(
     re.IGNORECASE,
 )
 _MOST_CALLS = 6
+_KEPT_PARSES = 8
+"""A candidate transcript and the final one with the same words share a parse; turns may be re-opened in between."""
 _MUSIC = ToolCall("set_volume", {"target": "media"})
 """What "it" means after music was only spoken of."""
 
@@ -57,6 +63,35 @@ class Clause:
         return self.candidates[0].call
 
 
+@dataclass(frozen=True, slots=True)
+class Parse:
+    """What one transcript says, in the light of the last call. `clauses`: its wishes in order; empty when the words
+    support no tool (then it is talk). `complete`: a whole command that is unlikely to go on, so the turn may end early.
+    """
+
+    clauses: tuple[Clause, ...]
+    complete: bool
+
+
+class Interpreter:
+    """Parses transcripts. The early end of a turn and its plan ask for the same parse; it is made once."""
+
+    def __init__(self, lexicon: Lexicon) -> None:
+        self.lexicon = lexicon
+        self._parses: OrderedDict[tuple[str, Language, str], Parse] = OrderedDict()
+
+    def parse(self, text: str, language: Language, last_call: ToolCall | None = None) -> Parse:
+        """The parse of `text`; `last_call`: what "it" means. Changes nothing that a caller can see."""
+        key = (text, language, repr(last_call))
+        parse = self._parses.get(key)
+        if parse is None:
+            clauses = tuple(_interpret(text, self.lexicon, language, last_call))
+            parse = self._parses[key] = Parse(clauses, _is_complete(text, clauses))
+            while len(self._parses) > _KEPT_PARSES:
+                self._parses.popitem(last=False)
+        return parse
+
+
 @dataclass(slots=True)
 class _Piece:
     text: str
@@ -64,7 +99,7 @@ class _Piece:
     candidates: list[CallCandidate]
 
 
-def interpret(text: str, lexicon: Lexicon, language: Language, last_call: ToolCall | None = None) -> list[Clause]:
+def _interpret(text: str, lexicon: Lexicon, language: Language, last_call: ToolCall | None) -> list[Clause]:
     """The turn's wishes in order; empty when the words support no tool (then it is talk)."""
     parts: list[_Piece] = []
     for part in (half for whole in pieces(text, lexicon) for half in _halves(whole, lexicon, language)):
@@ -329,15 +364,13 @@ _LEVELLED = frozenset(
 _ZONED = frozenset(("set_temperature", "set_seat_heating", "set_seat_ventilation"))
 
 
-def is_complete(text: str, lexicon: Lexicon, language: Language) -> bool:
-    """True when the partial transcript is a whole command that is unlikely to go on; the turn may then end early."""
+def _is_complete(text: str, clauses: Sequence[Clause]) -> bool:
     stripped = text.strip().rstrip(".。!！?？,，")
     if not stripped or _OPEN_TAIL.search(stripped) or text.rstrip().endswith((",", "，")):
         return False
-    clauses = interpret(stripped, lexicon, language)
     return (
         bool(clauses)
-        and all(_closed(clause) for clause in clauses[-1:])
+        and _closed(clauses[-1])
         and all(c.call.name != "refuse" or c.call.arguments["reason"] == "forbidden" for c in clauses)
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,6 +27,8 @@ FUZZY_LETTERS = 6
 LONGEST_PHRASE_WORDS = 8
 NEAR_COST = 0.6
 """No character of a match may be further off than this; only a whole utterance is judged more loosely."""
+KEPT_SEARCHES = 64
+"""One transcript is searched whole and in pieces, some of them several times."""
 NUMERALS = frozenset("零一二两三四五六七八九十百")
 """Before 度 they are a number: "两度" is not 亮度, though it sounds the same."""
 FUNCTION_WORDS = frozenset(
@@ -63,6 +65,7 @@ class Lexicon:
             for text in texts:
                 self._add(tag, tuple(token.text for token in tokens_of(text)))
         self._known_words = {word for phrase in self._english for word in phrase} | NUMBER_WORDS
+        self._found = lru_cache(maxsize=KEPT_SEARCHES)(self._search)
 
     def _add(self, tag: str, words: tuple[str, ...]) -> None:
         if not words:
@@ -80,7 +83,9 @@ class Lexicon:
         """Non-overlapping matches in order of the text; of those that overlap, the longest and then the closest
         stays.
         """
-        words = tuple(token.text for token in tokens)
+        return list(self._found(tuple(token.text for token in tokens)))
+
+    def _search(self, words: tuple[str, ...]) -> tuple[Match, ...]:
         found: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
         for start in range(len(words)):
             self._find_chinese(words, start, found)
@@ -91,7 +96,7 @@ class Lexicon:
             for low, high in stretches:
                 self._find_by_sound(words, low, high, found)
             chosen = _best(found)
-        return sorted(chosen, key=lambda match: match.start)
+        return tuple(sorted(chosen, key=lambda match: match.start))
 
     def whole(self, tokens: Sequence[Token], group: str) -> str | None:
         """The name in `group` whose Chinese phrase the whole of a short text sounds most like; None when none is
@@ -172,10 +177,6 @@ class Lexicon:
 
 def _content(match: Match) -> bool:
     return not all(tag.startswith(("filler.", "mark.")) for tag in match.tags)
-
-
-def _overlap(a: Match, b: Match) -> bool:
-    return a.start < b.end and b.start < a.end
 
 
 MATCH_PRICE = 0.35

@@ -26,7 +26,6 @@ VSS's.
 
 CLIMATE_ZONES = ["all", "front", "driver", "passenger", "rear", "rear_left", "rear_right"]
 SEAT_ZONES = ["front", "driver", "passenger", "rear", "rear_left", "rear_right", "all"]
-ACTIONS = ["set", "change"]
 QUESTIONS = [
     "speed",
     "battery",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from pipeline.nlu.amounts import Amount, amount_of
-from pipeline.nlu.candidates import CallCandidate, make_call, only, refusal
+from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
-from pipeline.nlu.zones import seat_zone
+from pipeline.nlu.slots import Amount, amount_of, seat_zone
 
 STEP = {"set_temperature": 2.0, "set_fan": 20.0, "set_volume": 10.0, "set_brightness": 20.0}
 DEFAULT_STEP = 25.0
@@ -19,6 +19,29 @@ LEVELS = {"set_fan": 5, "set_seat_heating": 3, "set_seat_ventilation": 3, "set_s
 """How many levels people count for a thing VSS holds in percent; a level beyond them lands beyond 100 % and is
 refused.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class CallCandidate:
+    """One call the words support. `prior`: how well, in nats; only differences count."""
+
+    call: ToolCall
+    prior: float = 0.0
+
+
+def make_call(name: str, **arguments: Any) -> ToolCall:
+    """A call by name and arguments."""
+    return ToolCall(name, arguments)
+
+
+def only(call: ToolCall | None) -> list[CallCandidate]:
+    """The one candidate, or none."""
+    return [] if call is None else [CallCandidate(call)]
+
+
+def refusal(reason: str, what: str) -> ToolCall:
+    """The call that says no."""
+    return make_call("refuse", reason=reason, what=what[:80])
 
 
 def direction_of(evidence: Evidence) -> int:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pipeline.frames import ToolCall
-from pipeline.nlu.amounts import amount_of
-from pipeline.nlu.candidates import CallCandidate, make_call
 from pipeline.nlu.evidence import Evidence
-from pipeline.nlu.intents.devices import level_calls
-from pipeline.nlu.zones import seat_zone
+from pipeline.nlu.intents.devices import CallCandidate, level_calls, make_call
+from pipeline.nlu.slots import amount_of, seat_zone
 
 OPEN_NATS = 2.0
 """A reading this much less likely than the best is not left to the model."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
-from pipeline.nlu.zones import seat_zone
+from pipeline.nlu.slots import seat_zone
 
 _LEAD = r"^\W*(?:(?:hey|ok|okay|please|hello|hi|so|well|and|cockpit|uh|um)\W+)*"
 """Small words before what is said."""

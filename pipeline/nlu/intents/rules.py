@@ -7,14 +7,16 @@ from __future__ import annotations
 import re
 
 from pipeline.frames import ToolCall
-from pipeline.nlu.amounts import amount_of
-from pipeline.nlu.candidates import CallCandidate, make_call, only, refusal
 from pipeline.nlu.evidence import Evidence
 from pipeline.nlu.intents.devices import (
     DEVICES,
+    CallCandidate,
     device_calls,
     direction_of,
     lock_calls,
+    make_call,
+    only,
+    refusal,
     switched,
     temperature_calls,
 )
@@ -22,6 +24,7 @@ from pipeline.nlu.intents.implied import feeling_calls
 from pipeline.nlu.intents.navigation_media import media_call, navigation_call, trip_there
 from pipeline.nlu.intents.questions import asked
 from pipeline.nlu.lexicon import Lexicon
+from pipeline.nlu.slots import amount_of
 
 THINGS = frozenset(("engine", "the engine", "motor", "发动机", "引擎", "马达", "airbag", "安全气囊"))
 """Forbidden only together with a verb: "the engine sounds strange" is talk."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from benchmarks.quality.commands_blind import load_blind
 from hil.judge import Verdict, run_command
 from pipeline.dialogue.manager import DialogueManager
 from pipeline.frames import Language
@@ -189,9 +190,47 @@ def test_completeness(car: tuple[DialogueManager, EmbeddedTree], text: str, lang
     assert car[0].is_complete(text, language) is complete
 
 
-def test_planning_is_fast_and_changes_nothing(car: tuple[DialogueManager, EmbeddedTree]) -> None:
+def _marked(text: str, language: str) -> list[str]:
+    """The text as written, bare, closed by a full stop and by a question mark."""
+    bare = text.rstrip(".。?？!！")
+    return list(dict.fromkeys([text, bare, *(bare + mark for mark in (".?" if language == "en" else "。？"))]))
+
+
+def test_a_turn_ends_early_only_on_what_is_then_planned(car: tuple[DialogueManager, EmbeddedTree]) -> None:
+    """Over all typed commands, with and without marks; "Set the driver temperature to 24 degrees?" was 1 of 210."""
     dialogue, tree = car
     before = tree.snapshot()
-    for row in ROWS["dev"]:
-        dialogue.plan(row[1], "zh" if row[0] == "zh" else "en")
-    assert tree.snapshot() == before
+    typed = [(row[1], row[0]) for rows in ROWS.values() for row in rows]
+    typed += [(command.text, command.language) for command in load_blind()]
+    differing, ended = [], 0
+    for text, name in typed:
+        language: Language = "zh" if name == "zh" else "en"
+        for marked in _marked(text, language):
+            if not dialogue.is_complete(marked, language):
+                continue
+            ended += 1
+            plan = dialogue.plan(marked, language)
+            refusals = [call for call in plan.calls if call.name == "refuse"]
+            if plan.chat or not plan.calls or any(call.arguments["reason"] != "forbidden" for call in refusals):
+                differing.append(marked)
+    assert differing == []
+    assert ended > len(typed), "most commands end early, with one mark or another"
+    assert tree.snapshot() == before, "planning changes nothing"
+
+
+def test_the_early_end_and_the_plan_share_one_parse() -> None:
+    dialogue = DialogueManager.create()
+    parse = dialogue.interpreter.parse
+    first = parse("set the fan to 50 percent", "en")
+    assert parse("set the fan to 50 percent", "en") is first
+    assert parse("set the fan to 50 percent", "zh") is not first
+    assert parse("a bit more", "en", first.clauses[0].call) is not parse("a bit more", "en")
+    for i in range(100):
+        parse(f"set the fan to {i} percent", "en")
+    assert parse("set the fan to 50 percent", "en") is not first, "old parses are forgotten"
+
+
+def test_a_command_heard_doubtfully_does_not_end_the_turn(car: tuple[DialogueManager, EmbeddedTree]) -> None:
+    dialogue, _ = car
+    assert dialogue.is_complete("set the driver temperature to 22 degrees", "en", avg_logprob=-0.2)
+    assert not dialogue.is_complete("set the driver temperature to 22 degrees", "en", avg_logprob=-0.9)

@@ -7,7 +7,6 @@ import pytest
 from benchmarks.quality.commands_blind import load_blind, measure
 from pipeline.dialogue.manager import DialogueManager
 from pipeline.frames import Language
-from pipeline.nlu.interpreter import interpret
 from pipeline.vehicle.signals import EmbeddedTree
 
 
@@ -57,11 +56,11 @@ def test_a_turn_ends_early_only_on_what_hardly_goes_on(car: tuple[DialogueManage
     for command in load_blind():
         joint = " " if command.language == "en" else ""
         words = command.text.split() if command.language == "en" else list(command.text)
-        whole = [clause.call for clause in interpret(command.text, dialogue.lexicon, command.language)]
+        whole = [clause.call for clause in dialogue.interpreter.parse(command.text, command.language).clauses]
         for count in range(1, len(words)):
             beginning = joint.join(words[:count])
             beginnings += 1
-            calls = [clause.call for clause in interpret(beginning, dialogue.lexicon, command.language)]
+            calls = [clause.call for clause in dialogue.interpreter.parse(beginning, command.language).clauses]
             if calls != whole and dialogue.is_complete(beginning, command.language):
                 cut_short.append(beginning)
     assert len(cut_short) <= 0.07 * beginnings, cut_short
