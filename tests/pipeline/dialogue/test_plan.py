@@ -1,0 +1,56 @@
+"""Plans without a language model: who decided, and what an interrupted choice leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pipeline.dialogue.manager import DialogueManager
+from pipeline.dialogue.tool_choice import Choice
+from pipeline.frames import Language, ToolCall
+from pipeline.turn_log import TurnRecord
+
+
+@pytest.fixture(scope="module")
+def dialogue() -> DialogueManager:
+    return DialogueManager.create()
+
+
+class _Chooser:
+    """Stands for the model's choice; `cancelled` as in the real one."""
+
+    def choose(self, text: str, calls: Sequence[ToolCall], *, cancelled: Any, **_: Any) -> Choice | None:
+        return None if cancelled() else Choice(calls[-1], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "decided_by"),
+    [
+        ("set the driver temperature to 22 degrees", "en", "words"),
+        ("shift into reverse", "en", "words"),
+        ("what is regenerative braking?", "en", "manual"),
+        ("什么是动能回收", "zh", "manual"),
+        ("你好", "zh", "manual"),
+    ],
+)
+def test_who_decided(dialogue: DialogueManager, text: str, language: Language, decided_by: str) -> None:
+    assert dialogue.plan(text, language).decided_by == decided_by
+
+
+def test_an_interrupted_choice_is_dropped_and_never_the_first_candidate() -> None:
+    dialogue = DialogueManager.create()
+    dialogue.chooser = _Chooser()  # type: ignore[assignment]
+    cut = dialogue.plan("it's stuffy in here", "en", cancelled=lambda: True)
+    assert (cut.cut, cut.calls, cut.chat) == (True, (), False)
+    assert dialogue.execute(cut, 1) == []
+    made = dialogue.plan("it's stuffy in here", "en")
+    assert (made.decided_by, len(made.calls), made.cut) == ("model", 1, False)
+
+
+def test_a_turn_says_who_decided() -> None:
+    record = TurnRecord(1, 0)
+    assert record.as_json()["decided_by"] is None
+    record.decided_by = "manual"
+    assert record.as_json()["decided_by"] == "manual"
