@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
-import tempfile
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,14 +33,16 @@ from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.session import LmSession
 from models.errors import ConfigError
 from models.store.store import Store
+from tests.support.arbiter_config import patient
+from tests.support.paths import short_folder
 
 QUESTION = "Why is the sky blue?"
 
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="o3") as name:  # a socket's path must be short
-        yield Path(name)
+    with short_folder() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def assembly(model_dir: Callable[[str], Path], folder: Path) -> Iterator[Assembl
         model_dir(name)
     assert loaded.arbiter is not None
     gc.collect()  # another module's models
-    plan = SharingPlan(loaded.arbiter, folder / "o3.sock", state_dir=folder)
+    plan = SharingPlan(patient(loaded.arbiter), folder / "o3.sock", state_dir=folder)
     opened: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
         original = CausalLM.open_session
@@ -65,14 +67,6 @@ def assembly(model_dir: Callable[[str], Path], folder: Path) -> Iterator[Assembl
     yield made
     made.close()
     assert not (folder / "o3.sock").exists()
-
-
-@pytest.fixture
-def runtime(assembly: Assembly) -> Iterator[Runtime]:
-    made = Runtime(replace(assembly.parts, sink=NullSink()))
-    made.start()
-    yield made
-    made.stop()
 
 
 @pytest.fixture
@@ -217,23 +211,24 @@ def test_what_was_said_is_computed_in_idle_time(assembly: Assembly, runtime: Run
 
 
 def test_the_arbiter_costs_a_turn_less_than_50_us(assembly: Assembly) -> None:
+    """Time of this thread on a core: what else runs on the machine does not count."""
     work = assembly.parts.work
     steps = work.on(assembly.parts.dialogue.chat_sessions["en"])
-    spent_us = []
+    leases_us, tokens_us = [], []
     for _ in range(200):
-        start_ns = time.perf_counter_ns()
+        start_ns = time.thread_time_ns()
         with work.block(bool):
             steps.at_prefill()
-        spent_us.append((time.perf_counter_ns() - start_ns) / 1e3)
-    start_ns = time.perf_counter_ns()
-    with work.block(bool):
-        for _ in range(1000):
-            steps.at_token()
-    per_token_us = (time.perf_counter_ns() - start_ns) / 1e6
-    median_us = sorted(spent_us)[100]
-    print(f"lease {median_us:.1f} us, boundary {per_token_us:.2f} us")
-    assert median_us < 50
-    assert per_token_us < 5
+        leases_us.append((time.thread_time_ns() - start_ns) / 1e3)
+    for _ in range(20):
+        with work.block(bool):
+            start_ns = time.thread_time_ns()
+            for _ in range(100):
+                steps.at_token()
+            tokens_us.append((time.thread_time_ns() - start_ns) / 1e3 / 100)
+    lease_us, per_token_us = statistics.median(leases_us), statistics.median(tokens_us)
+    assert lease_us < 50, f"boundary {per_token_us:.2f} us"
+    assert per_token_us < 5, f"lease {lease_us:.1f} us"
 
 
 def masks(work: ModelWork, session: Any) -> list[set[int]]:

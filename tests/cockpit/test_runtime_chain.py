@@ -258,7 +258,7 @@ def _spoken(assembly: Assembly, text: str) -> np.ndarray:
     voice = assembly.parts.tts._voices["en"]
     samples = np.concatenate(list(voice.synthesise(text)))
     loud = np.flatnonzero(np.abs(samples) > 0.02)
-    return soxr.resample(samples[loud[0] : loud[-1]], voice.sample_rate_hz, SAMPLE_RATE_HZ).astype(np.float32)
+    return np.asarray(soxr.resample(samples[loud[0] : loud[-1]], voice.sample_rate_hz, SAMPLE_RATE_HZ), np.float32)
 
 
 def _frames(samples: np.ndarray, *, realtime: bool = False) -> Iterator[AudioFrame]:

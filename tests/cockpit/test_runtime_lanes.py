@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import onnxruntime as ort
@@ -24,8 +23,9 @@ from cockpit.runtime import NullSink, Runtime
 from cockpit.scheduling.voice_task import SharingPlan
 from models.store.store import Store
 from pipeline.audio.source import WavSource
-from tests.cockpit.device.test_cuda_contract import FakeDriver
-from tests.cockpit.device.test_cuda_engines import HostMemory
+from tests.support.arbiter_config import patient
+from tests.support.fake_cuda import FakeDriver
+from tests.support.host_memory import HostMemory
 from tests.support.paths import AUDIO
 
 PROFILE = """
@@ -37,7 +37,7 @@ tts: {en_voice: piper-en-joe-gpu}
 PEAK = 5 << 20
 
 
-class HostDriver(FakeDriver, HostMemory):
+class CountedGpu(FakeDriver, HostMemory):
     """SMs that are only counted, and device memory that is host memory: what was queued is done at once."""
 
     def __init__(self) -> None:
@@ -66,8 +66,8 @@ class HostDriver(FakeDriver, HostMemory):
 
 
 @pytest.fixture(scope="module")
-def driver() -> HostDriver:
-    return HostDriver()
+def driver() -> CountedGpu:
+    return CountedGpu()
 
 
 @pytest.fixture(scope="module")
@@ -86,32 +86,24 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def assembly(loaded: LoadedProfile, driver: HostDriver, state: Path) -> Iterator[Assembly]:
+def assembly(loaded: LoadedProfile, driver: CountedGpu, state: Path) -> Iterator[Assembly]:
     gc.collect()  # another module's models
     assert loaded.arbiter is not None
     providers = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     with pytest.MonkeyPatch.context() as patch:
-        backends = {**device_base._BACKENDS, "cuda": ("tests.cockpit.test_runtime_lanes", "open_host")}
+        backends = {**device_base._BACKENDS, "cuda": (__name__, "open_host")}
         patch.setattr(device_base, "_BACKENDS", backends)
         patch.setattr(
-            "tests.cockpit.test_runtime_lanes.open_host", lambda *asked: open_cuda(*asked, driver), raising=False
+            f"{__name__}.open_host", lambda clusters, lanes: open_cuda(clusters, lanes, driver), raising=False
         )
         patch.setattr(ort, "get_available_providers", lambda: providers)
         for module in (cuda_engines, cuda_sessions):
             patch.setattr(module, "PROVIDER", "CPUExecutionProvider")
         patch.setattr(cuda_engines.CudaPlacement, "device", "cpu")
-        plan = SharingPlan(loaded.arbiter, state_dir=state)
+        plan = SharingPlan(patient(loaded.arbiter), state_dir=state)
         made = assemble(loaded.profile, Store.open(), NullSink(), sharing=plan)
         yield made
         made.close()
-
-
-@pytest.fixture
-def runtime(assembly: Assembly) -> Iterator[Runtime]:
-    made = Runtime(replace(assembly.parts, sink=NullSink()))
-    made.start()
-    yield made
-    made.stop()
 
 
 def test_a_command_runs_through_the_lanes(runtime: Runtime) -> None:
@@ -137,17 +129,17 @@ def test_the_model_answers_in_a_lane_of_its_task(runtime: Runtime, assembly: Ass
     assert runtime.turn_log.closed()[-1].reply
 
 
-def test_weights_are_in_device_memory_once(assembly: Assembly, driver: HostDriver, loaded: LoadedProfile) -> None:
+def test_weights_are_in_device_memory_once(assembly: Assembly, driver: CountedGpu, loaded: LoadedProfile) -> None:
     """Two lanes of the dialogue; only the language model's weights are handed in."""
     weights = (Store.open().built(loaded.profile.llm.model) / "model.bin").stat().st_size
     sizes = [len(block) for block in driver.blocks.values()]
-    assert assembly.places.llm is not None
-    assert len(assembly.places.llm) == 2
+    assert assembly.placements.llm is not None
+    assert len(assembly.placements.llm) == 2
     assert sum(abs(size - weights) < weights // 100 for size in sizes) == 1
 
 
 def test_nothing_was_left_to_be_captured_later(assembly: Assembly) -> None:
-    engines = assembly.places.close.__self__  # type: ignore[attr-defined]
+    engines = assembly.placements.close.__self__  # type: ignore[attr-defined]
     assert engines.start.over
     assert engines.copies.chunks > 100, "weights took their turns"
     assert [session.uncaptured for session in engines._sessions] == [0] * len(engines._sessions)
@@ -160,7 +152,7 @@ def test_the_next_start_plans_with_measured_peaks(assembly: Assembly, state: Pat
     assert "navigation_task" not in said, "no engine of the chain runs there"
 
 
-def test_engines_end_before_memory_and_lanes(assembly: Assembly, driver: HostDriver) -> None:
+def test_engines_end_before_memory_and_lanes(assembly: Assembly, driver: CountedGpu) -> None:
     """The last test of this module: it ends the assembly."""
     assembly.close()
     assert driver.ended[-1] == "lanes"

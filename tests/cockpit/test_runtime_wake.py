@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from pipeline.audio.source import WavSource
 from pipeline.audio.wav import write_wav
 from pipeline.endpointing.wake_word import WakeGate
 from pipeline.frames import SAMPLE_RATE_HZ
+from tests.support.arbiter_config import patient
 
 COMMAND = "set the driver temperature to twenty two degrees."
 
@@ -39,17 +39,9 @@ def assembly(model_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPath
         model_dir(name)
     assert loaded.arbiter is not None
     gc.collect()  # another module's models
-    made = assemble(loaded.profile, Store.open(), NullSink(), sharing=SharingPlan(loaded.arbiter))
+    made = assemble(loaded.profile, Store.open(), NullSink(), sharing=SharingPlan(patient(loaded.arbiter)))
     yield made
     made.close()
-
-
-@pytest.fixture
-def runtime(assembly: Assembly) -> Iterator[Runtime]:
-    made = Runtime(replace(assembly.parts, sink=NullSink()))
-    made.start()
-    yield made
-    made.stop()
 
 
 def wav(assembly: Assembly, text: str, path: Path, after_s: float = 1.0) -> Path:

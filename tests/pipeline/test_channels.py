@@ -126,7 +126,8 @@ def test_generations_make_older_messages_stale() -> None:
 
 
 def test_turn_ids_are_unique_across_threads() -> None:
-    ids, seen = TurnIds(), []
+    ids = TurnIds()
+    seen: list[int] = []
     threads = [threading.Thread(target=lambda: seen.extend(ids.next() for _ in range(200))) for _ in range(4)]
     for thread in threads:
         thread.start()

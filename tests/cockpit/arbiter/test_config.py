@@ -11,39 +11,7 @@ from cockpit.arbiter.budget import kv_bytes
 from cockpit.arbiter.config import EvictionPolicy, Facts, parse
 from cockpit.arbiter.lanes import lanes_of, plan_lanes, widest
 from cockpit.arbiter.reader import duration_ns
-
-GOOD: dict[str, Any] = {
-    "global_limits": {"max_gpu_memory_percent": 85, "min_token_per_second": 120},
-    "eviction_policy": {"type": "hybrid", "lru_k": 3, "age_threshold_seconds": 180, "memory_pressure_threshold": 0.7},
-    "clusters": {"sm_cluster_a": 24, "sm_cluster_b": 72, "sm_cluster_c": 16, "system": 8},
-    "tasks": {
-        "navigation_task": {
-            "priority": 9,
-            "latency_sla": "150ms",
-            "memory_budget_mb": 1200,
-            "affinity_mask": "sm_cluster_a",
-            "warmup_requests": 5,
-        },
-        "dialogue_task": {
-            "priority": 5,
-            "latency_sla": "800ms",
-            "memory_budget_mb": 4000,
-            "affinity_mask": "sm_cluster_b,sm_cluster_c",
-        },
-    },
-}
-
-
-def changed(**paths: Any) -> dict[str, Any]:
-    """GOOD with values replaced; a key is a path joined by double underscores."""
-    mapping = deepcopy(GOOD)
-    for path, value in paths.items():
-        *parents, last = path.split("__")
-        section = mapping
-        for parent in parents:
-            section = section[parent]
-        section[last] = value
-    return mapping
+from tests.support.arbiter_config import GOOD, changed
 
 
 def faults(mapping: dict[str, Any], facts: Facts | None = None) -> dict[tuple[str | int, ...], str]:

@@ -22,7 +22,7 @@ from cockpit.arbiter.requests import (
     Request,
 )
 from cockpit.arbiter.status import snapshot
-from tests.cockpit.arbiter.test_config import GOOD
+from tests.support.arbiter_config import GOOD
 
 MS = 1_000_000
 S = 1_000_000_000

@@ -12,7 +12,7 @@ from cockpit.arbiter.config import ArbiterConfig, parse
 from cockpit.arbiter.degrade import TokenFloor
 from cockpit.arbiter.policy import MAX_ARMS, Policy, arms_of
 from hil.simulator import HBM, LOADS, SOC, Machine, Simulator
-from tests.cockpit.arbiter.test_config import GOOD
+from tests.support.arbiter_config import GOOD
 
 S = 1_000_000_000
 NAV, DIALOGUE, BACKGROUND, CHAT = range(4)

@@ -64,7 +64,12 @@ def test_fetch_list_verify(capsys: pytest.CaptureFixture[str], small: Registry, 
 
 def test_a_profiles_models_are_chosen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     wanted: list[str] = []
-    monkeypatch.setattr(storing.Store, "fetch", lambda self, name, **_: wanted.append(name) or [])
+
+    def fetch(_store: storing.Store, name: str, **_: object) -> list[Path]:
+        wanted.append(name)
+        return []
+
+    monkeypatch.setattr(storing.Store, "fetch", fetch)
     assert run(capsys, "models", "fetch", "whisper-base", "--profile", "h200")[0] == 0
     assert wanted == ["whisper-base", *load_profile("h200").profile.models]
     assert "qwen2.5-coder-0.5b-instruct-f16" in wanted

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,46 +20,13 @@ from cockpit.device.cuda.sessions import HEAVY, CudaSession, nodes_elsewhere
 from models.build.llm_emit import Emitter, WeightFile
 from models.engines.placement import Buffer, CpuPlacement, view
 from models.errors import DeviceUnavailable, ModelMissing
-
-
-class HostMemory:
-    """Copies happen when the stream is waited for, as late as a device may do them."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[int, Any] = {}
-        self.queued: list[tuple[int, int, int]] = []
-
-    def allocate(self, size_bytes: int) -> int:
-        block = ctypes.create_string_buffer(b"\xff" * size_bytes, size_bytes)
-        self.blocks[ctypes.addressof(block)] = block
-        return ctypes.addressof(block)
-
-    pinned = allocate
-
-    def free(self, address: int) -> None:
-        del self.blocks[address]
-
-    free_pinned = free
-
-    def zero(self, address: int, size_bytes: int, stream: int) -> None:
-        ctypes.memset(address, 0, size_bytes)
-
-    def upload(self, address: int, host: int, size_bytes: int, stream: int) -> None:
-        self.queued.append((address, host, size_bytes))
-
-    def download(self, host: int, address: int, size_bytes: int, stream: int) -> None:
-        self.queued.append((host, address, size_bytes))
-
-    def synchronise(self, stream: int) -> None:
-        for to, source, size in self.queued:
-            ctypes.memmove(to, source, size)
-        self.queued.clear()
+from tests.support.host_memory import HostMemory
 
 
 class FakeDevice:
     def __init__(self) -> None:
         self.driver = HostMemory()
-        self.lanes = {"speech": Lane("speech", ("a",), 16, stream=77)}
+        self.lanes: Mapping[str, Lane] = {"speech": Lane("speech", ("a",), 16, stream=77)}
 
     def session_settings(self, lane: str) -> SessionSettings:
         return SessionSettings(("CUDAExecutionProvider",), ({"user_compute_stream": "77"},))
@@ -135,7 +101,12 @@ def test_weights_are_loaded_once_for_every_session(
         for name, values in tensors.items():
             emitter.weight(name, values)
     lent: list[Buffer] = []
-    monkeypatch.setattr(engines, "lend", lambda buffer: lent.append(buffer) or buffer)
+
+    def lend(buffer: Buffer) -> Buffer:
+        lent.append(buffer)
+        return buffer
+
+    monkeypatch.setattr(engines, "lend", lend)
     loaded = placement.load_weights(tmp_path)
     assert set(loaded) == set(tensors)
     assert len({buffer.owner for buffer in lent}) == 1

@@ -132,7 +132,8 @@ def test_kernel_weights_are_the_files_tensors(small: Path, tmp_path: Path) -> No
     build_kernel_weights(small, tmp_path, format="fp16")
     folder, checkpoint = KernelFolder(tmp_path), Gguf.open(small)
     said = json.loads((tmp_path / "kernels.json").read_text())
-    assert DecodeShape(**said["shape"]) == DecodeShape(**kernel_shape(checkpoint))
+    shape: dict[str, Any] = kernel_shape(checkpoint)
+    assert DecodeShape(**said["shape"]) == DecodeShape(**shape)
     assert all(offset % 256 == 0 for offset, _ in said["sections"].values()), "16-byte loads"
     names = [tensor.name for tensor in gguf.GGUFReader(small).tensors]
     assert len(names) == 2 + 13 * LAYERS
@@ -191,7 +192,8 @@ def engine(model_dir: Callable[[str], Path]) -> CausalLM:
 def reference(model_dir: Callable[[str], Path], model_store: Store) -> GemmaReference:
     model_dir("gemma-3-270m-f32")
     checkpoint = Gguf.open(model_store.source("gemma-3-270m", GGUF))
-    return GemmaReference(checkpoint, DecodeShape(**kernel_shape(checkpoint)))
+    shape: dict[str, Any] = kernel_shape(checkpoint)
+    return GemmaReference(checkpoint, DecodeShape(**shape))
 
 
 @pytest.mark.parametrize("name", ["cities", "harbour"])

@@ -54,13 +54,13 @@ def with_value(path: tuple[str, ...], value: object) -> dict[str, Any]:
 
 def numbers() -> list[tuple[tuple[str, ...], float, float]]:
     """(path, lowest, highest) of every number in the hand-written part of the schema."""
-    places = [
+    places: list[tuple[tuple[str, ...], dict[str, Any]]] = [
         (("orchestration", "global_limits"), ORCHESTRATION["properties"]["global_limits"]),
         (("orchestration", "eviction_policy"), ORCHESTRATION["properties"]["eviction_policy"]["anyOf"][1]),
         (("orchestration", "policy"), ORCHESTRATION["properties"]["policy"]),
         (("tasks", "t"), TASK),
     ]
-    found = []
+    found: list[tuple[tuple[str, ...], float, float]] = []
     for path, section in places:
         for key, field in section["properties"].items():
             one = field.get("anyOf", [field])[0]

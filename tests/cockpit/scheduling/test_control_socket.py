@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from cockpit.scheduling.maintenance import Housekeeper
 from cockpit.scheduling.state_file import PolicyFile
 from cockpit.telemetry.watch import Finding, GpuSample, NoWatch
 from models.errors import StartupError
-from tests.cockpit.scheduling.test_dispatcher import dispatcher_of
+from tests.support.dispatchers import dispatcher_of
 
 
 class HotWatch(NoWatch):
@@ -56,12 +55,6 @@ class Service:
         assert code == 0, text
         reply: dict[str, Any] = json.loads(text)
         return reply
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="o3") as name:  # a socket's path must be short
-        yield Path(name)
 
 
 @pytest.fixture

@@ -5,29 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from copy import deepcopy
-from typing import Any
 
 import pytest
 
 from cockpit.arbiter.arbiter import Arbiter
 from cockpit.arbiter.config import parse
 from cockpit.scheduling.dispatcher import Dispatcher, Refused
-from tests.cockpit.arbiter.test_config import GOOD
-
-
-def dispatcher_of(**dialogue: Any) -> Dispatcher:
-    mapping = deepcopy(GOOD)
-    mapping["tasks"]["dialogue_task"].update(dialogue)
-    config = parse(mapping).config
-    assert config is not None
-    return Dispatcher(Arbiter(config, 100 << 20))
-
-
-def until(condition: Any, within_s: float = 5.0) -> None:
-    ends = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < ends, "did not come to pass"
-        time.sleep(0.001)
+from tests.support.arbiter_config import GOOD
+from tests.support.dispatchers import dispatcher_of
+from tests.support.waiting import until
 
 
 class Talker:

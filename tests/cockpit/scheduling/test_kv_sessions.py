@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,8 @@ from models.engines.llm.session import LmSession
 from pipeline.dialogue.llm_steps import Steps, Unshared, fill
 from pipeline.dialogue.manager import DialogueManager
 from pipeline.frames import ToolCall
+from tests.support.arbiter_config import patient
+from tests.support.paths import short_folder
 
 QUESTION = "Why is the sky blue?"
 CHUNK = 16
@@ -66,17 +67,19 @@ class Car:
 def car(model_dir: Callable[[str], Path]) -> Iterator[Car]:
     config = load_profile("cpu").arbiter
     assert config is not None
-    config = replace(config, policy=replace(config.policy, prefill_chunk_tokens=(CHUNK,), draft_tokens=(DRAFT,)))
+    config = replace(
+        patient(config), policy=replace(config.policy, prefill_chunk_tokens=(CHUNK,), draft_tokens=(DRAFT,))
+    )
     # In float32 a text computed anew, in other chunks, goes on with the same words.
     model = CausalLM.load(model_dir("smollm2-135m-instruct-f32"), context_tokens=640)
     dialogue = DialogueManager.create(lm=model, reply_tokens=40)
-    with tempfile.TemporaryDirectory(prefix="o3") as folder:  # a socket's path must be short
+    with short_folder() as folder:
         planned = MemoryPlan((kv_arena(4, dialogue.chat_sessions["en"].kv_bytes),), 85.0, 1 << 34)
-        arbitration = open_shared(SharingPlan(config, Path(folder) / "o3.sock", memory=planned), "cpu")
+        arbitration = open_shared(SharingPlan(config, folder / "o3.sock", memory=planned), "cpu")
         made = share(arbitration, model)
         with made.work.block(bool):
             dialogue.warm_up(made.work)
-        yield Car(made, dialogue, Path(folder) / "o3.sock")
+        yield Car(made, dialogue, folder / "o3.sock")
         made.close()
 
 

@@ -97,9 +97,8 @@ def test_a_start_that_fails_ends_the_engines_before_the_lanes(monkeypatch: pytes
     assert loaded.arbiter is not None
     place = CpuPlacement(1)
     monkeypatch.setattr(assembling, "open_shared", lambda *_: Opened())
-    monkeypatch.setattr(
-        assembling, "places_of", lambda *_: EnginePlacements(place, place, close=lambda: order.append("engines"))
-    )
+    opened = EnginePlacements(place, place, close=lambda: order.append("engines"))
+    monkeypatch.setattr(assembling, "engine_placements", lambda *_: opened)
     monkeypatch.setattr(assembling, "_recogniser", fail)
     monkeypatch.setattr(Store, "built", lambda self, name: Path(name))
     monkeypatch.setattr(assembling, "plan_of", lambda *_: PLAN)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,12 +20,6 @@ from cockpit.scheduling.service import open_arbitration
 from models.errors import DeviceUnavailable, StartupError
 
 needs_two = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="profiles/cpu.yaml asks for two cores")
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="o3") as name:  # a socket's path must be short
-        yield Path(name)
 
 
 @pytest.fixture

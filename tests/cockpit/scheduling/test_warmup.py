@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from cockpit.scheduling.warmup import STALE_NS, WarmUps
-from tests.cockpit.scheduling.test_dispatcher import dispatcher_of
+from tests.support.dispatchers import dispatcher_of
 
 
 class Clock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import stat
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,7 @@ PACKAGES = {"type": "package", "parts": PARTS}
 
 @pytest.fixture
 def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    monkeypatch.setattr(fetching.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(fetching, "BLOCK_BYTES", 4096)
     with serve(Index(dict(WHEELS))) as running:
         yield running

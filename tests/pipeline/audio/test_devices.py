@@ -18,7 +18,8 @@ from pipeline.audio.portaudio import SampleRing
 from pipeline.audio.sink import STALE, SpeakerSink, WavSink
 from pipeline.audio.source import MicSource, WavSource
 from pipeline.frames import SpeechFrame
-from tests.support.audio_fakes import FakeClock, tone
+from tests.support.audio_frames import tone
+from tests.support.fake_clock import FakeClock
 
 
 class PortAudioError(Exception):

@@ -13,7 +13,8 @@ from models.errors import InputError
 from pipeline.audio.source import WavSource
 from pipeline.audio.wav import read_wav, write_wav
 from pipeline.frames import SAMPLE_RATE_HZ, AudioFrame
-from tests.support.audio_fakes import FakeClock, tone
+from tests.support.audio_frames import tone
+from tests.support.fake_clock import FakeClock
 from tests.support.paths import AUDIO
 
 SPEECH = AUDIO / "en09.wav"

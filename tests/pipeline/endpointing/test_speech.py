@@ -25,7 +25,7 @@ from pipeline.endpointing.endpointer import EndpointConfig, Endpointer
 from pipeline.endpointing.vad import VoiceDetector
 from pipeline.frames import Utterance
 from pipeline.turns import Generations, TurnIds
-from tests.support.audio_fakes import frames
+from tests.support.audio_frames import frames
 from tests.support.paths import AUDIO as RECORDED
 
 COMMANDS: list[dict[str, Any]] = YAML(typ="safe").load((RECORDED / "manifest.yaml").read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ def run(judge: SileroVad, samples: Audio, *, gate: WebRtcGate | OpenGate | None 
         for frame in frames(samples)
         for utterance in pointer.push(frame)
     ]
-    return Run(sent, pointer.detector.judged, pointer.detector.windows)
+    return Run(sent, pointer.detector.model_runs, pointer.detector.windows)
 
 
 def noisy(command: dict[str, Any], snr_db: float) -> Audio:

@@ -13,13 +13,14 @@ from models.engines.vad.webrtc_gate import OpenGate
 from pipeline.endpointing.endpointer import EndpointConfig, Endpointer
 from pipeline.frames import AudioFrame, Utterance
 from pipeline.turns import Generations, TurnIds
-from tests.support.audio_fakes import LoudnessJudge, frames
+from tests.support.audio_frames import frames
+from tests.support.fake_vad import LoudnessVad
 
 MS = 16
 
 
 def endpointer(**changes: int) -> Endpointer:
-    return Endpointer(EndpointConfig(**changes), OpenGate(), LoudnessJudge(), Generations(), TurnIds())  # type: ignore[arg-type]
+    return Endpointer(EndpointConfig(**changes), OpenGate(), LoudnessVad(), Generations(), TurnIds())  # type: ignore[arg-type]
 
 
 def sound(*parts_ms: int) -> NDArray[np.float32]:
@@ -240,7 +241,7 @@ def test_barge_in_needs_speech_for_a_while_and_ends_with_it() -> None:
 
 def test_an_utterance_carries_the_generation_of_the_moment() -> None:
     generations = Generations()
-    pointer = Endpointer(EndpointConfig(), OpenGate(), LoudnessJudge(), generations, TurnIds())
+    pointer = Endpointer(EndpointConfig(), OpenGate(), LoudnessVad(), generations, TurnIds())
     got = []
     for frame in frames(sound(300, 900, 900)):
         got.extend(pointer.push(frame))

@@ -167,7 +167,7 @@ def say(model_dir: Callable[[str], Path]) -> Iterator[Callable[[str], Audio]]:
 
     def speak(text: str) -> Audio:
         spoken = np.concatenate(list(voice.synthesise(text)))
-        return soxr.resample(spoken, voice.sample_rate_hz, RATE).astype(np.float32)
+        return np.asarray(soxr.resample(spoken, voice.sample_rate_hz, RATE), np.float32)
 
     yield speak
     worker.close()

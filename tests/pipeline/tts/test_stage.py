@@ -8,7 +8,7 @@ import numpy as np
 
 from models.engines.base import Audio
 from models.engines.tts.espeak import SpeechFailed
-from pipeline.frames import Language, SpokenClause, TextDelta
+from pipeline.frames import Language, SpeechFrame, SpokenClause, TextDelta
 from pipeline.tts.stage import TtsStage
 
 
@@ -122,7 +122,7 @@ def test_an_unfinished_turn_leaves_nothing_in_the_next() -> None:
 def test_cancelling_stops_at_the_next_chunk_and_closes_nothing() -> None:
     core = stage()
     (clause,) = reply(core, delta("One sentence.", last=True))
-    heard = []
+    heard: list[SpeechFrame] = []
     for frame in core.speak(clause, lambda: len(heard) >= 1):
         heard.append(frame)
     assert len(heard) == 1

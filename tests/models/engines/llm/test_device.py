@@ -40,7 +40,12 @@ class CountingPlacement(CpuPlacement):
         self.opened.append(graph.name)
         session = super().open(graph, **options)
         run = session.run
-        session.run = lambda binding, *, graph_id=-1: (self.graph_ids.append(graph_id), run(binding))  # type: ignore[method-assign]
+
+        def noted(binding: Any, *, graph_id: int = -1) -> None:
+            self.graph_ids.append(graph_id)
+            run(binding)
+
+        session.run = noted  # type: ignore[method-assign]
         return session
 
     def load_weights(self, folder: Path) -> dict[str, Any]:
@@ -286,7 +291,7 @@ def test_drafts_are_accepted_and_may_be_abandoned(device: CausalLM) -> None:
     runs: list[int] = []
     stream = session.generate(max_new_tokens=24, at_boundary=lambda: runs.append(session.cached))
     got = [next(stream) for _ in range(9)]
-    stream.close()  # in the middle of what one run verified
+    stream.close()  # type: ignore[attr-defined]  # in the middle of what one run verified
     assert session.accepted > 4
     assert len(runs) < 9
     assert session.tokens == (*text, *expected[:9])

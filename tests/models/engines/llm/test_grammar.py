@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ import pytest
 from models.build.llm_head import TOP
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.grammar import Grammar
-from models.engines.llm.head import MODE_FEW
+from models.engines.llm.head import MODE_FEW, LmHead
 from models.errors import InputError
 
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
         "tool": {"enum": ["set_temperature", "open_window", "none"]},
@@ -61,14 +62,16 @@ def test_constrained_choice_is_the_best_allowed_token(qwen: CausalLM) -> None:
     session = qwen.open_session()
     hidden = session.hidden_rows(qwen.tokenizer.encode("The window is"))[-1:]
     vocabulary = np.arange(qwen.vocab_size, dtype=np.int64)
+    head = qwen.head
+    assert isinstance(head, LmHead)
     logits = np.empty(qwen.vocab_size, np.float32)
     for ids in np.array_split(vocabulary, -(-len(vocabulary) // TOP)):  # so few that all come back, each exact
-        found, values = qwen.head._run(hidden, MODE_FEW, ids)
+        found, values = head._run(hidden, MODE_FEW, ids)
         logits[found[0]] = values[0]
     rng = np.random.default_rng(7)
     for count in (1, 2, 63, 64, 65, 1000, 4096, 4097, 60_000):
         allowed = np.sort(rng.choice(qwen.vocab_size, count, replace=False)).astype(np.int64)
-        best = qwen.head.best(hidden, allowed)
+        best = head.best(hidden, allowed)
         assert best in allowed
         assert logits[allowed].max() - logits[best] < 1e-3
 
@@ -76,7 +79,12 @@ def test_constrained_choice_is_the_best_allowed_token(qwen: CausalLM) -> None:
 def test_forced_text_costs_no_decision(qwen: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
     decisions: list[int] = []
     best = qwen.head.best
-    monkeypatch.setattr(qwen.head, "best", lambda *a: decisions.append(1) or best(*a))
+
+    def counted(*asked: Any) -> int:
+        decisions.append(1)
+        return best(*asked)
+
+    monkeypatch.setattr(qwen.head, "best", counted)
     session = qwen.open_session()
     session.set_tokens(qwen.tokenizer.encode("x"))
     constraint = Grammar.compile('start: "one two three four five " ("six" | "ten")', qwen.tokenizer).start()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from models.engines.llm.causal_lm import CausalLM
+from models.engines.llm.cpu import CpuBody
 from models.errors import InputError, ModelMissing
 
 QUESTION = "What is the capital of France? 用中文回答。"
@@ -144,6 +145,7 @@ def test_long_use_takes_no_memory(smollm2: CausalLM) -> None:
 def test_kv_is_written_in_place(smollm2: CausalLM) -> None:
     """ONNX Runtime must use the bound buffers, not copies of them."""
     session = smollm2.open_session()
+    assert isinstance(session.body, CpuBody)
     buffers = session.body.cache.buffers
     before = {name: value.data_ptr() for name, value in buffers.items()}
     session.set_tokens(prompt(smollm2)[:9])
