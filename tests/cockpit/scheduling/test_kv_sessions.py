@@ -93,7 +93,9 @@ def test_chats_and_choices_are_booked_by_name_and_size(car: Car) -> None:
     assert chooser is not None
     calls = [ToolCall("set_defrost", {"area": area, "on": True}) for area in ("front", "rear")]
     with car.work.block(bool):
-        assert chooser.choose("the windows are foggy", calls, sharer=car.work).call in calls
+        choice = chooser.choose("the windows are foggy", calls, sharer=car.work)
+    assert choice is not None
+    assert choice.call in calls
     status = car.status()
     by_name = {item["session"]: item for item in status["eviction_candidates"]}
     assert by_name["chat-en"]["uses"] == by_name["choose"]["uses"] == 2
