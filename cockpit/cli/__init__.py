@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,6 +18,14 @@ import typer
 from cockpit import __version__
 from cockpit.cli.output import report_error
 from models.errors import CockpitError, StartupError
+
+EXIT_CODES: tuple[tuple[int | str, str], ...] = (
+    (0, "done"),
+    (2, "wrong input or profile"),
+    (3, "cannot start as asked"),
+    (4, "fetching failed"),
+)
+"""Of both programs; the help pages and the man pages show them, the README explains them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +46,26 @@ COMMANDS: tuple[Command, ...] = (
     Command("kernels", "cockpit.cli.kernels:app", "Compile the GPU kernels for the device here.", group=True),
     Command("profile", "cockpit.cli.profile:app", "Check, show and compare profiles.", group=True),
     Command("doctor", "cockpit.cli.doctor:doctor", "Say what is missing here and the command that mends it."),
+    Command("completion", "cockpit.cli.completion:completion", "Print the completion script of a shell."),
 )
 """In the order of the help page."""
 
 
 def build_app(wanted: str | None) -> typer.Typer:
     """The command line with `wanted` loaded; of every other command only the line in the help."""
+    return _build(lambda command: command.name == wanted)
+
+
+def full_app() -> typer.Typer:
+    """The command line with every command loaded: what man pages and completion are made from."""
+    return _build(lambda _: True)
+
+
+def _build(loaded: Callable[[Command], bool]) -> typer.Typer:
     app = typer.Typer(
         name="cockpit",
         help="In-vehicle voice runtime: listens, understands, acts and answers, offline, in one process.",
-        epilog="Exit codes: 0 done, 2 wrong input or profile, 3 cannot start as asked, 4 fetching failed.",
+        epilog=f"Exit codes: {', '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES)}.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -55,7 +74,7 @@ def build_app(wanted: str | None) -> typer.Typer:
     )
     app.callback()(_root)
     for command in COMMANDS:
-        if command.name != wanted:
+        if not loaded(command):
             app.command(command.name, help=command.summary)(_not_loaded)
         elif command.group:
             app.add_typer(_load(command), name=command.name)

@@ -9,6 +9,7 @@ import typer
 
 from cockpit.cli.checks import all_findings
 from cockpit.cli.output import JsonFlag, print_json
+from cockpit.cli.values import profile_values
 from cockpit.profile.load import load_profile
 from models.errors import StartupError
 from models.store.store import Store
@@ -17,7 +18,9 @@ _MARKS = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}
 
 
 def doctor(
-    profile: Annotated[str, typer.Option("--profile", help="The profile this machine should run.")] = "cpu",
+    profile: Annotated[
+        str, typer.Option("--profile", help="The profile this machine should run.", autocompletion=profile_values)
+    ] = "cpu",
     json: JsonFlag = False,
 ) -> None:
     """Check this machine: Python, packages, models, audio, disk, cores, GPU. Exit code 3 when something is missing."""

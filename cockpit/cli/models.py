@@ -15,6 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 from rich.progress import Progress as RichBars
 
 from cockpit.cli.output import JsonFlag, print_json, print_table, size_text
+from cockpit.cli.values import model_values, profile_values
 from models.errors import InputError, StartupError
 from models.store.fetch import NoProgress, Progress, configured_origins
 from models.store.registry import ModelEntry
@@ -22,8 +23,14 @@ from models.store.store import Store
 
 app = typer.Typer(help="Fetch, list, build and verify model weights.", no_args_is_help=True, rich_markup_mode=None)
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Models; none: the default set.")]
-ForProfile = Annotated[str | None, typer.Option("--profile", help="Also every model that this profile loads.")]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME]...", help="Models; none: the default set.", autocompletion=model_values),
+]
+ForProfile = Annotated[
+    str | None,
+    typer.Option("--profile", help="Also every model that this profile loads.", autocompletion=profile_values),
+]
 
 
 @app.command()

@@ -12,6 +12,7 @@ import typer
 
 from cockpit.arbiter.config import Facts
 from cockpit.cli.output import JsonFlag, print_json, print_table
+from cockpit.cli.values import profile_values
 from cockpit.profile.explain import Explanation, explain
 from cockpit.profile.load import LoadedProfile, dotted, load_profile
 from cockpit.profile.memory_budget import MIB, MemoryPlan
@@ -28,7 +29,12 @@ from models.store.store import Store
 
 app = typer.Typer(help="Check, show and compare profiles.", no_args_is_help=True, rich_markup_mode=None)
 
-Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="A profile that ships (cpu) or a path to a YAML file.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME|FILE", help="A profile that ships (cpu) or a path to a YAML file.", autocompletion=profile_values
+    ),
+]
 
 
 @app.command()
@@ -72,7 +78,9 @@ def show(
 @app.command()
 def diff(
     name: Name,
-    other: Annotated[str, typer.Argument(metavar="OTHER", help="The profile to compare with.")],
+    other: Annotated[
+        str, typer.Argument(metavar="OTHER", help="The profile to compare with.", autocompletion=profile_values)
+    ],
     json: JsonFlag = False,
 ) -> None:
     """Show the effective values in which two profiles differ, and where each was set."""
@@ -93,7 +101,10 @@ def diff(
 def apply(
     name: Name,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change and whether it fits.")] = False,
-    against: Annotated[str | None, typer.Option("--against", help="Profile in use; default: cpu or h200.")] = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", help="Profile in use; default: cpu or h200.", autocompletion=profile_values),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Check a profile against this machine: memory plan, latency estimate, what changes. Exit code 2 when refused."""

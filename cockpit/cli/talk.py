@@ -15,6 +15,7 @@ import typer
 from cockpit.assemble import Announce, Assembly, assemble
 from cockpit.cli.output import JsonFlag, print_json
 from cockpit.cli.timeline import check_text, timeline
+from cockpit.cli.values import language_values, profile_values
 from cockpit.profile.load import LoadedProfile, load_profile
 from cockpit.profile.sections import Profile
 from cockpit.runtime import NullSink, Runtime, Sink
@@ -28,7 +29,12 @@ from pipeline.audio.source import MicSource, Pace, WavSource
 from pipeline.frames import Language
 from pipeline.trace import NullTracer, Tracer
 
-ProfileName = Annotated[str, typer.Option("--profile", help="A profile that ships (cpu) or a path to a YAML file.")]
+ProfileName = Annotated[
+    str,
+    typer.Option(
+        "--profile", help="A profile that ships (cpu) or a path to a YAML file.", autocompletion=profile_values
+    ),
+]
 OutFolder = Annotated[Path | None, typer.Option("--out", help="Write one reply WAV per turn into this folder.")]
 TraceFile = Annotated[Path | None, typer.Option("--trace", help="Write a Chrome/Perfetto trace of every stage.")]
 
@@ -90,7 +96,9 @@ def say(
 def ask(
     text: Annotated[str, typer.Argument(help="What the driver says.")],
     profile: ProfileName = "cpu",
-    language: Annotated[str, typer.Option("--language", help="en, zh or auto.")] = "auto",
+    language: Annotated[
+        str, typer.Option("--language", help="en, zh or auto.", autocompletion=language_values)
+    ] = "auto",
     out: OutFolder = None,
     trace: TraceFile = None,
     json: JsonFlag = False,

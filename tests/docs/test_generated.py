@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
+from cockpit.cli.command_tree import CommandNode
+from cockpit.cli.completion import programs
 from docs.generate.__main__ import made
 from docs.generate.architecture import between
 from docs.generate.house import ROOT, edges, first_sentence, room, stages
@@ -50,6 +55,29 @@ def test_pictures_hold_their_text(path: str) -> None:
         assert float(text.attrib["y"]) <= height
     assert "prefers-color-scheme: dark" in MADE[path]
     assert "http" not in MADE[path].replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.parametrize("path", [path for path in sorted(MADE) if path.endswith(".1")])
+@pytest.mark.parametrize("checker", [("groff", "-wall", "-man", "-Tutf8"), ("mandoc", "-Tlint", "-Wwarning")])
+def test_man_pages_are_well_formed(path: str, checker: tuple[str, ...], tmp_path: Path) -> None:
+    if shutil.which(checker[0]) is None:
+        pytest.skip(f"{checker[0]} is not installed")
+    file = tmp_path / "page.1"
+    file.write_text(MADE[path], encoding="utf-8")
+    done = subprocess.run([*checker, file], capture_output=True, text=True, check=False)
+    complaints = done.stderr + (done.stdout if checker[0] == "mandoc" else "")
+    assert (done.returncode, complaints) == (0, "")
+
+
+@pytest.mark.parametrize("program", programs(), ids=lambda program: program.path[0])
+def test_man_pages_name_every_command_and_option(program: CommandNode) -> None:
+    page = MADE[f"docs/share/man/man1/{program.path[0]}.1"].replace("\\-", "-")
+    for node in program.all():
+        if not node.commands:
+            assert f".SS {' '.join(node.path)}" in page
+        assert all(name in page for option in node.options for name in option.names)
+    for heading in ("NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "EXIT STATUS", "SEE ALSO"):
+        assert f"\n.SH {heading}\n" in page
 
 
 @pytest.mark.parametrize("layer", ["cockpit", "pipeline", "models", "hil", "profiles", "benchmarks", "tests", "docs"])
