@@ -132,11 +132,14 @@ def pieces(text: str, lexicon: Lexicon) -> Iterator[str]:
 
 
 def _unbroken(tokens: list[Token], lexicon: Lexicon) -> list[tuple[int, int]]:
-    """Token ranges that no joining word cuts: numbers ("nineteen and a half") and names ("和平饭店")."""
+    """Token ranges that no joining word cuts: numbers ("nineteen and a half"), names ("和平饭店") and words that hold it
+    in their midst ("暖和一点").
+    """
     numbers = [(number.start, number.end) for number in find_numbers([token.text for token in tokens])]
     named = ("place", "kind", "device", "music", "command")
-    found = [match for match in lexicon.find(tokens) if any(match.has(group) for group in named)]
-    return numbers + [(match.start, match.end) for match in found if match.cost == 0.0]
+    said = [match for match in lexicon.find(tokens) if match.cost == 0.0]
+    names = [(match.start, match.end) for match in said if any(match.has(group) for group in named)]
+    return numbers + names + [(match.start + 1, match.end) for match in said if match.has("verb") or match.has("feel")]
 
 
 def _splitter_at(tokens: list[Token], i: int) -> int:

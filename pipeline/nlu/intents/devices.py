@@ -68,6 +68,8 @@ def switched(evidence: Evidence) -> bool | None:
 def level_calls(name: str, evidence: Evidence, amount: Amount, **common: Any) -> list[CallCandidate]:
     """Calls of a tool that sets or changes a level, from amount, direction and on/off."""
     direction = direction_of(evidence)
+    if name == "set_seat_ventilation" and evidence.has("verb.warmer", "verb.cooler"):
+        direction = -direction
     temperature = name == "set_temperature"
     if amount.unit in ("fahrenheit", "kelvin", "other") or amount.unit == ("percent" if temperature else "celsius"):
         return only(refusal("wrong_unit", amount.unit))
@@ -129,13 +131,20 @@ _WIDER = re.compile(r"大[一点些]|开大|再开|(?:open|down) (?:a bit |a lit
 _NARROWER = re.compile(r"小[一点些]|[关开]小|再关")
 
 
+_HEIGHT = re.compile(r"\b(?:up|rais(?:e|ing)|ris(?:e|ing)|higher|down|lower(?:ing)?|drop)\b|[高升低降上下]")
+"""A window goes up to close; any other word of increase or decrease means how far it stands open."""
+
+
 def _opening(name: str, evidence: Evidence, amount: Amount, **common: Any) -> list[CallCandidate]:
     """Windows and shades: open, close, a position, a bit."""
     if amount.unit in ("celsius", "fahrenheit", "kelvin", "other", "level"):
         return only(refusal("wrong_unit", amount.unit))
-    wider = _WIDER.search(evidence.text) or _NARROWER.search(evidence.text)
-    if wider:
-        opens: bool | None = _WIDER.search(evidence.text) is not None
+    more = evidence.has("verb.up", "verb.down") and not _HEIGHT.search(evidence.text.lower())
+    wider = more or _WIDER.search(evidence.text) or _NARROWER.search(evidence.text)
+    if more:
+        opens: bool | None = evidence.has("verb.up") and not evidence.has("verb.close", "verb.off")
+    elif wider:
+        opens = _WIDER.search(evidence.text) is not None
     elif evidence.has("verb.close", "verb.off") or evidence.has("verb.up"):
         opens = False
     elif evidence.has("verb.open", "verb.on", "verb.down", "verb.set", "verb.tilt") or (

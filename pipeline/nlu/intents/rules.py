@@ -24,7 +24,7 @@ from pipeline.nlu.intents.implied import feeling_calls
 from pipeline.nlu.intents.navigation_media import media_call, navigation_call, trip_there
 from pipeline.nlu.intents.questions import asked
 from pipeline.nlu.lexicon import Lexicon
-from pipeline.nlu.slots import amount_of
+from pipeline.nlu.slots import Amount, amount_of
 
 THINGS = frozenset(("engine", "the engine", "motor", "发动机", "引擎", "马达", "airbag", "安全气囊"))
 """Forbidden only together with a verb: "the engine sounds strange" is talk."""
@@ -81,15 +81,16 @@ def candidates_of(
         return device
     if question.is_question:
         return []
-    if last_call is not None and last_call.name in HEATED and evidence.has("verb.warmer") and _about_it(evidence):
-        return dict(DEVICES)[_DEVICE_OF_TOOL[last_call.name]](evidence, amount_of(evidence))
+    followed = _follow_up(evidence, last_call)
+    if followed:
+        return followed
     amount = amount_of(evidence)
     if amount.value is not None and amount.unit == "celsius" and direction_of(evidence):
         return temperature_calls(evidence, amount)
     feeling = feeling_calls(evidence)
     if feeling:
         return feeling
-    return _bare_change(evidence, last_call) or only(_whole_command(evidence, lexicon)) or _unknown_command(evidence)
+    return _bare_change(evidence) or only(_whole_command(evidence, lexicon)) or _unknown_command(evidence)
 
 
 def _whole_command(evidence: Evidence, lexicon: Lexicon | None) -> ToolCall | None:
@@ -152,11 +153,51 @@ def _declined(evidence: Evidence) -> bool:
     return bool(negations) and object_said and (bool(after) or not evidence.of("verb"))
 
 
-HEATED = ("set_steering_wheel_heating", "set_seat_heating")
+def _follow_up(evidence: Evidence, last_call: ToolCall | None) -> list[CallCandidate]:
+    """ "Make it warmer", "a bit more", "close it again": what was last acted on, at its place unless another is said."""
+    named = None if last_call is None else _device_for(last_call)
+    if last_call is None or named is None or not _about_it(evidence):
+        return []
+    if any(evidence.of(group) for group in ("device", "feel", "place", "kind", "music", "source", "command")):
+        return []
+    amount = amount_of(evidence)
+    thermal = evidence.has("verb.warmer", "verb.cooler") or amount.unit in ("celsius", "fahrenheit", "kelvin")
+    sound = evidence.has("verb.louder", "verb.quieter", "verb.mute", "verb.unmute")
+    if sound and named not in _SOUNDING:
+        return []
+    if evidence.has("verb.lock", "verb.unlock") and named != "door":
+        return []
+    if thermal and (named not in _THERMAL or amount.unit is not None and amount.unit != "percent"):
+        named = "temperature"
+    if named == "temperature" and not thermal and _cabin_value(evidence, amount):
+        return []
+    said = direction_of(evidence) or switched(evidence) is not None or amount.value is not None or sound
+    if not said and amount.word not in ("little", "max", "min") and not evidence.has("verb.lock", "verb.unlock"):
+        return []
+    calls = [_at_place_of(last_call, evidence, candidate) for candidate in dict(DEVICES)[named](evidence, amount)]
+    return [_further(last_call, evidence, candidate) for candidate in calls]
 
 
-def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[CallCandidate]:
-    """ "Turn it up", "a bit more", "mute": the thing itself was not said."""
+def _further(last_call: ToolCall, evidence: Evidence, candidate: CallCandidate) -> CallCandidate:
+    """ "A bit more" after a window was closed a bit: more of the same."""
+    call = candidate.call
+    closed = call.name == last_call.name and float(last_call.arguments.get("value", 1)) <= 0
+    if call.name not in ("set_window", "set_sunshade") or not closed or call.arguments["action"] != "change":
+        return candidate
+    if evidence.has("verb.open", "verb.close", "verb.on", "verb.off"):
+        return candidate
+    arguments = {**call.arguments, "value": -call.arguments["value"]}
+    return CallCandidate(make_call(call.name, **arguments), candidate.prior)
+
+
+def _cabin_value(evidence: Evidence, amount: Amount) -> bool:
+    """ "The driver to 22", "车里设成21": degrees without the word."""
+    where = evidence.of("zone") or (evidence.has("verb.set") and _CABIN.search(evidence.text))
+    return amount.value is not None and bool(where) and amount.unit is None and 10 <= amount.value <= 40
+
+
+def _bare_change(evidence: Evidence) -> list[CallCandidate]:
+    """ "Turn it up", "mute", "22 degrees": the thing itself was not said, and nothing before."""
     amount = amount_of(evidence)
     if evidence.has("verb.mute"):
         return only(make_call("set_volume", target="media", action="set", value=0.0))
@@ -164,8 +205,7 @@ def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[CallCan
         return only(make_call("restore_volume", target="media"))
     if evidence.has("verb.lock", "verb.unlock"):
         return lock_calls(evidence, amount)
-    where = evidence.of("zone") or (evidence.has("verb.set") and _CABIN.search(evidence.text))
-    if amount.value is not None and where and amount.unit is None and 10 <= amount.value <= 40:
+    if _cabin_value(evidence, amount):
         return temperature_calls(evidence, amount)
     direction = direction_of(evidence)
     if (
@@ -180,12 +220,6 @@ def _bare_change(evidence: Evidence, last_call: ToolCall | None) -> list[CallCan
         )
     ):
         return temperature_calls(evidence, amount)
-    named = _device_for(last_call) if last_call and _about_it(evidence) else None
-    if named is not None and (
-        direction or amount.word == "little" or switched(evidence) is not None or amount.value is not None
-    ):
-        assert last_call is not None
-        return [_in_zone_of(last_call, evidence, candidate) for candidate in dict(DEVICES)[named](evidence, amount)]
     if direction and not evidence.numbers and evidence.has("verb.up", "verb.down") and _about_it(evidence):
         value = float(direction)
         return [
@@ -203,7 +237,7 @@ _CABIN = re.compile(r"\b(?:cabin|the car|interior|in here)\b|车[里内]|车厢"
 _OFFERED = re.compile(r"有没有|有.*的歌吗|\b(?:do you have|have you got|is there) (?:any|some)\b", re.IGNORECASE)
 _WISH = re.compile(r"\b(?:get|have|like|want|need|prefer|fancy|love)\b|想|要|希望|喜欢", re.IGNORECASE)
 _PRONOUN_WORDS = (
-    "it that this them again more now a bit little too the back way to by all up down on off actually "
+    "it that this them again more now a bit little too the back way to by for all up down on off actually "
     "rather instead sorry mean meant i no wait oh one please turn crank put make level"
 )
 _PRONOUNS = frozenset(_PRONOUN_WORDS.split()) | frozenset("它这个些点的了一吧再还要给我不对是哦算应该其实那")
@@ -240,7 +274,17 @@ _DEVICE_OF_TOOL = {
     "set_steering_wheel_heating": "wheel_heating",
     "set_sunshade": "sunshade",
     "set_wipers": "wiper",
+    "set_defrost": "defrost",
+    "set_door_locks": "door",
+    "set_trunk": "trunk",
+    "set_headlights": "headlight",
+    "set_navigation_voice": "nav_voice",
+    "set_media_source": "media",
+    "restore_volume": "volume",
 }
+_THERMAL = frozenset(("temperature", "seat_heating", "seat_ventilation", "wheel_heating", "ac"))
+"""Devices that can get warmer or cooler; after another one that wish is about the air at the same place."""
+_SOUNDING = frozenset(("volume", "media", "nav_voice"))
 
 
 _DEVICE_OF_QUESTION = {
@@ -265,7 +309,7 @@ def kept_in_mind(call: ToolCall) -> bool:
     """True for a call that "it" or "there" may mean later."""
     if call.name == "ask_vehicle":
         return call.arguments["item"] in _DEVICE_OF_QUESTION
-    return call.name.startswith(("set_", "play_", "control_", "ask_distance"))
+    return call.name.startswith(("set_", "play_", "control_", "restore_", "ask_distance"))
 
 
 def _device_for(last_call: ToolCall) -> str | None:
@@ -276,12 +320,19 @@ def _device_for(last_call: ToolCall) -> str | None:
     return _DEVICE_OF_TOOL.get(last_call.name)
 
 
-def _in_zone_of(last_call: ToolCall, evidence: Evidence, candidate: CallCandidate) -> CallCandidate:
-    """ "Again", "close it": the same zone as before unless one was said."""
-    arguments = candidate.call.arguments
-    if evidence.of("zone") or "zone" not in arguments or last_call.arguments.get("zone", "any") == "any":
+_PLACE_ARGUMENTS = ("zone", "area", "target")
+
+
+def _at_place_of(last_call: ToolCall, evidence: Evidence, candidate: CallCandidate) -> CallCandidate:
+    """The call at the place of the last one, unless a place was said."""
+    if evidence.of("zone"):
         return candidate
-    return CallCandidate(make_call(candidate.call.name, **{**arguments, "zone": last_call.arguments["zone"]}))
+    kept = {
+        name: last_call.arguments[name]
+        for name in _PLACE_ARGUMENTS
+        if name in candidate.call.arguments and last_call.arguments.get(name, "any") != "any"
+    }
+    return CallCandidate(make_call(candidate.call.name, **{**candidate.call.arguments, **kept}), candidate.prior)
 
 
 def _unknown_command(evidence: Evidence) -> list[CallCandidate]:
