@@ -132,8 +132,8 @@ def pieces(text: str, lexicon: Lexicon) -> Iterator[str]:
 
 
 def _unbroken(tokens: list[Token], lexicon: Lexicon) -> list[tuple[int, int]]:
-    """Token ranges that no joining word cuts: numbers ("nineteen and a half"), names ("和平饭店") and words that hold it
-    in their midst ("暖和一点").
+    """Token ranges that no joining word cuts: numbers ("nineteen and a half"), names ("和平饭店") and words with it in
+    their midst ("暖和一点").
     """
     numbers = [(number.start, number.end) for number in find_numbers([token.text for token in tokens])]
     named = ("place", "kind", "device", "music", "command")

@@ -154,7 +154,7 @@ def _declined(evidence: Evidence) -> bool:
 
 
 def _follow_up(evidence: Evidence, last_call: ToolCall | None) -> list[CallCandidate]:
-    """ "Make it warmer", "a bit more", "close it again": what was last acted on, at its place unless another is said."""
+    """ "Make it warmer", "a bit more", "close it": what was last acted on, at its place unless another is said."""
     named = None if last_call is None else _device_for(last_call)
     if last_call is None or named is None or not _about_it(evidence):
         return []
@@ -167,7 +167,7 @@ def _follow_up(evidence: Evidence, last_call: ToolCall | None) -> list[CallCandi
         return []
     if evidence.has("verb.lock", "verb.unlock") and named != "door":
         return []
-    if thermal and (named not in _THERMAL or amount.unit is not None and amount.unit != "percent"):
+    if thermal and (named not in _THERMAL or (amount.unit is not None and amount.unit != "percent")):
         named = "temperature"
     if named == "temperature" and not thermal and _cabin_value(evidence, amount):
         return []

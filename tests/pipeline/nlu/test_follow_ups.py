@@ -73,8 +73,9 @@ def test_the_place_and_the_device_are_kept(
             assert (last.name, last.arguments["zone"]) == (tool, zone)
             call = _only(dialogue, text, language, last)
             assert (call.name, call.arguments["zone"]) == (becomes or tool, zone), (last, text)
-            value = call.arguments.get("value")
-            assert sign is None or (value > 0) - (value < 0) == sign, (last, call)
+            if sign is not None:
+                value = float(call.arguments["value"])
+                assert (value > 0) - (value < 0) == sign, (last, call)
 
 
 def test_a_place_that_is_named_wins(dialogue: DialogueManager) -> None:
