@@ -86,11 +86,11 @@ def assemble(
 ) -> Assembly:
     """Load and warm up everything `profile` names; with `sharing` the language model runs under the arbiter.
 
-    Raises ModelMissing or FingerprintMismatch naming the command, DeviceUnavailable for a device that is not there,
+    Raises ModelUnusable naming the command, DeviceUnavailable for a device that is not there,
     ConfigError for tasks without a dialogue and for what does not fit the device's memory.
     """
     _refuse_what_is_not_built(profile)
-    folders = {name: store.built(name) for name in profile.models}
+    folders = store.built_all(profile.models)
     config = None if sharing is None else sharing.config
     total_bytes = device_memory_bytes(profile.device)
     file = _peaks_file(profile, sharing, total_bytes)

@@ -27,12 +27,26 @@ class StartupError(CockpitError):
     exit_code = 3
 
 
-class ModelMissing(StartupError):
-    """A model is not fetched or not built. The message names the command that mends it."""
+def fetch_command(*names: str, accept_licence: bool = False) -> str:
+    """The one command that mends models: it fetches what is missing and builds what is not as it should be."""
+    licence = ("--accept-licence",) if accept_licence else ()
+    return " ".join(("cockpit models fetch --build", *licence, *names))
 
 
-class FingerprintMismatch(StartupError):
+class ModelUnusable(StartupError):
+    """A stored model cannot be loaded. The message names the command that mends it."""
+
+
+class ModelMissing(ModelUnusable):
+    """A model is not fetched or not built."""
+
+
+class FingerprintMismatch(ModelUnusable):
     """A built model was made for another device, driver, runtime or source."""
+
+
+class ModelDamaged(ModelUnusable):
+    """A file of a model is not as it was fetched or built: cut off, overwritten, replaced or gone."""
 
 
 class DeviceUnavailable(StartupError):

@@ -17,7 +17,7 @@ from cockpit.arbiter.lanes import plan_lanes
 from cockpit.device.base import LaneSpec, open_device
 from cockpit.profile.load import LoadedProfile
 from cockpit.profile.sections import Profile
-from models.errors import ConfigError, FingerprintMismatch, ModelMissing, StartupError
+from models.errors import ConfigError, ModelUnusable, StartupError
 from models.store.store import Store
 
 DISTRIBUTION = "cockpit-voice"
@@ -128,11 +128,8 @@ def models(profile: Profile, store: Store) -> Iterator[Finding]:
     for name in profile.models:
         try:
             yield Finding(f"model {name}", "ok", str(store.built(name)))
-        except (ModelMissing, FingerprintMismatch) as error:
-            fetched = store.is_fetched(name)
-            fetch = "" if fetched else f"cockpit models fetch {name} && "
-            detail = str(error).partition("; run:")[0] if fetched else f"{name} is not fetched"
-            yield Finding(f"model {name}", "missing", detail, f"{fetch}cockpit models build {name}")
+        except ModelUnusable as error:
+            yield Finding(f"model {name}", "missing", str(error).partition("; run:")[0], store.remedy(name))
         except StartupError as error:
             yield Finding(f"model {name}", "missing", str(error))
 

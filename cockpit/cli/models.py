@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.progress import Progress as RichBars
 
 from cockpit.cli.output import JsonFlag, print_json, print_table, size_text
+from cockpit.cli.progress import bars, steps
 from cockpit.cli.values import model_values, profile_values
-from models.errors import InputError, StartupError
-from models.store.fetch import NoProgress, Progress, configured_origins
+from models.errors import FingerprintMismatch, InputError, ModelMissing, StartupError
+from models.store.fetch import configured_origins
 from models.store.registry import ModelEntry
 from models.store.store import Store
 
@@ -38,6 +34,9 @@ def fetch(
     names: Names = None,
     profile: ForProfile = None,
     everything: Annotated[bool, typer.Option("--all", help="Every model whose licence allows commercial use.")] = False,
+    build: Annotated[
+        bool, typer.Option("--build", help="Also build them; what is built and as it should be is left alone.")
+    ] = False,
     source: Annotated[
         list[Path] | None, typer.Option("--from", help="Folder to look in first (files must match their sha256).")
     ] = None,
@@ -46,7 +45,10 @@ def fetch(
     ] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Fetch weights: resumable, checked against the pinned sha256, kept in the cache."""
+    """Fetch weights: resumable, checked against the pinned sha256, kept in the cache.
+
+    With --build this is the one command that makes models ready, or mends them.
+    """
     store = Store.open()
     chosen = _chosen(store, names, profile, everything=everything)
     for entry in chosen:
@@ -55,18 +57,19 @@ def fetch(
                 f"{entry.name}: {entry.licence}: {entry.licence_note}; to fetch it all the same, add --accept-licence"
             )
     origins = configured_origins(source or ())
+    unready = [entry for entry in chosen if not build or store.needs_work(entry.name)]
     report = []
-    with _progress(quiet=json) as progress:
+    with bars(quiet=json, total_bytes=sum(store.missing_bytes(entry.name) for entry in unready)) as progress:
         for entry in chosen:
-            came_from = store.fetch(entry.name, origins=origins, progress=progress)
-            report.append(
-                {"name": entry.name, "new": list(dict.fromkeys(came_from)), "folder": store.source_folder(entry.name)}
-            )
+            came_from = store.fetch(entry.name, origins=origins, progress=progress) if entry in unready else []
+            new = list(dict.fromkeys(came_from))
+            report.append({"name": entry.name, "new": new, "folder": store.source_folder(entry.name)})
             if not json:
-                done = f"fetched from {'; '.join(dict.fromkeys(came_from))}" if came_from else "already here"
-                sys.stderr.write(f"{entry.name}: {done}\n")
+                done = "already built" if entry not in unready else "already here"
+                progress.say(f"{entry.name}: " + (f"fetched from {'; '.join(new)}" if new else done))
+    built = _build(store, unready, force=False, quiet=json) if build else []
     if json:
-        print_json({"models": report, "cache": store.root})
+        print_json({"models": report, "built": built, "cache": store.root})
 
 
 @app.command("list")
@@ -102,24 +105,29 @@ def build(
 ) -> None:
     """Build fetched weights into what the engines load. Needs the `build` extra; the car only needs the result."""
     store = Store.open()
-    report = []
-    for entry in _chosen(store, names, profile):
-        work = entry.build is not None and (force or not store.is_built(entry.name))
-        if work and not json:
-            sys.stderr.write(f"{entry.name}: building\n")
-        start = time.monotonic()
-        folder = store.build(entry.name, force=force, progress=None if json else _tell_step)
-        seconds = round(time.monotonic() - start, 1)
-        report.append({"name": entry.name, "folder": folder, "new": work, "seconds": seconds})
-        if not json:
-            sys.stderr.write(f"{entry.name}: " + (f"built in {seconds} s\n" if work else "already built\n"))
+    report = _build(store, _chosen(store, names, profile), force=force, quiet=json)
     if json:
         print_json({"models": report, "cache": store.root})
 
 
+def _build(store: Store, chosen: list[ModelEntry], *, force: bool, quiet: bool) -> list[dict[str, object]]:
+    """Build what is not as it should be; says so on stderr unless `quiet`."""
+    report: list[dict[str, object]] = []
+    with steps(quiet=quiet, total=len(chosen)) as progress:
+        for entry in chosen:
+            work = entry.build is not None and (force or store.fault(entry.name, whole=True) is not None)
+            start = time.monotonic()
+            progress.begin(entry.name, work=work)
+            folder = store.build(entry.name, force=force, whole=True, progress=progress.step)
+            seconds = round(time.monotonic() - start, 1)
+            report.append({"name": entry.name, "folder": folder, "new": work, "seconds": seconds})
+            progress.end(f"{entry.name}: " + (f"built in {seconds} s" if work else "already built"))
+    return report
+
+
 @app.command()
 def verify(names: Names = None, profile: ForProfile = None, json: JsonFlag = False) -> None:
-    """Hash every source file again and check every build's fingerprint. Exit code 3 when anything is wrong.
+    """Read every byte of the source files and of what was built. Exit code 3 when anything is wrong.
 
     Without names: the default set, and whatever else is ready or was built here.
     """
@@ -129,20 +137,23 @@ def verify(names: Names = None, profile: ForProfile = None, json: JsonFlag = Fal
     else:
         chosen = [entry for entry in store.registry.models if entry.default or _state(store, entry) in _IN_USE]
     faults = [fault for entry in chosen for fault in store.verify(entry.name)]
+    notes = {entry.name: store.notes(entry.name) for entry in chosen}
+    remedy = store.remedy(*dict.fromkeys(fault.model for fault in faults)) if faults else None
     if json:
-        fields = ("model", "path", "problem", "remedy")
-        listed = [{field: getattr(fault, field) for field in fields} for fault in faults]
-        print_json({"ok": not faults, "checked": [entry.name for entry in chosen], "faults": listed})
+        listed = [asdict(fault) for fault in faults]
+        checked = [entry.name for entry in chosen]
+        print_json({"ok": not faults, "checked": checked, "faults": listed, "notes": notes, "remedy": remedy})
     else:
         for fault in faults:
-            print(f"{fault.model}: {fault.path}: {fault.problem}; run: {fault.remedy}")
-        print(f"{len(chosen)} models checked, {len(faults)} faults")
+            print(f"{fault.model}: {fault.path}: {fault.problem}")
+        for name, lines in notes.items():
+            for line in lines:
+                print(f"{name}: {line} (no fault)")
+        print(f"{_count(len(chosen), 'model')} checked, {_count(len(faults), 'fault')}")
+        if remedy:
+            print(f"run: {remedy}")
     if faults:
         raise typer.Exit(StartupError.exit_code)
-
-
-def _tell_step(step: str, share: float) -> None:
-    sys.stderr.write(f"  {share:4.0%} {step}\n")
 
 
 def _chosen(
@@ -159,63 +170,22 @@ def _chosen(
 
 
 def _state(store: Store, entry: ModelEntry) -> str:
-    if not store.is_fetched(entry.name):
-        return "missing"
-    if entry.build is None:
-        return "ready"
-    if store.is_built(entry.name):
-        return "built"
-    return "stale" if (store.root / "built" / entry.name).is_dir() else "fetched"
+    """missing, fetched (not built), built (whether its source files are still here or not), ready (needs no build),
+    stale (built for something else), damaged."""
+    fault = store.fault(entry.name)
+    if fault is None:
+        return "ready" if entry.build is None else "built"
+    if isinstance(fault, ModelMissing):
+        return "fetched" if store.is_fetched(entry.name) else "missing"
+    return "stale" if isinstance(fault, FingerprintMismatch) else "damaged"
 
 
-_IN_USE = frozenset({"ready", "built", "stale"})
+_IN_USE = frozenset({"ready", "built", "stale", "damaged"})
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _cells(row: dict[str, object]) -> list[object]:
     return [row["name"], row["kind"], row["state"], "yes" if row["default"] else ""]
-
-
-# --- progress ------------------------------------------------------------------------------------------------------
-class _Bars:
-    """Progress bars on stderr."""
-
-    def __init__(self, bars: RichBars) -> None:
-        self._bars = bars
-        self._task: int | None = None
-
-    def start(self, label: str, total_bytes: int | None, done_bytes: int) -> None:
-        self._task = self._bars.add_task(label, total=total_bytes, completed=done_bytes)
-
-    def advance(self, count_bytes: int) -> None:
-        if self._task is not None:
-            self._bars.advance(self._task, count_bytes)  # type: ignore[arg-type]
-
-    def finish(self) -> None:
-        self._task = None
-
-
-class _Lines:
-    """One line per file on stderr, for logs."""
-
-    def start(self, label: str, total_bytes: int | None, done_bytes: int) -> None:
-        total = size_text(total_bytes) if total_bytes is not None else "unknown size"
-        since = f", going on from {size_text(done_bytes)}" if done_bytes else ""
-        sys.stderr.write(f"fetching {label} ({total}{since})\n")
-
-    def advance(self, count_bytes: int) -> None:
-        pass
-
-    def finish(self) -> None:
-        pass
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> Iterator[Progress]:
-    if quiet:
-        yield NoProgress()
-    elif not sys.stderr.isatty():
-        yield _Lines()
-    else:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        with RichBars(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
-            yield _Bars(bars)

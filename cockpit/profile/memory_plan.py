@@ -20,7 +20,7 @@ from cockpit.profile.load import LoadedProfile
 from cockpit.profile.memory_budget import MIB, MemoryLine, MemoryPlan, TaskNeed, kv_arena, lane_caps
 from cockpit.profile.sections import Profile
 from cockpit.telemetry.watch import open_watch
-from models.errors import FingerprintMismatch, ModelMissing
+from models.errors import ModelUnusable
 from models.store.store import Store
 
 KV_SESSIONS = 4
@@ -100,7 +100,7 @@ def _weights(profile: Profile, store: Store) -> Iterator[MemoryLine]:
 def _built(store: Store, name: str) -> Path | None:
     try:
         return store.built(name)
-    except (ModelMissing, FingerprintMismatch):
+    except ModelUnusable:
         return None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from models.errors import DeviceUnavailable, ModelMissing
+from models.errors import DeviceUnavailable, ModelDamaged, ModelMissing, fetch_command
 
 _DTYPES: dict[str, type[np.generic]] = {
     "tensor(float)": np.float32,
@@ -81,7 +81,7 @@ class Placement(Protocol):
         weights: initializers by name, held once and shared by every session that is given them (see
         `load_weights`); they must outlive the session. capture: every run of fixed shapes may be captured as a device
         graph by `Session.run(graph_id=...)`; allowed only where every node of the graph runs on the device.
-        Raises ModelMissing, and DeviceUnavailable when anything would run elsewhere.
+        Raises ModelMissing, ModelDamaged for what is no graph, and DeviceUnavailable when anything would run elsewhere.
         """
         ...
 
@@ -154,7 +154,7 @@ class CpuPlacement:
         self, graph: Path, *, weights: Mapping[str, ort.OrtValue] | None = None, capture: bool = False
     ) -> CpuSession:
         if not graph.is_file():
-            raise ModelMissing(f"{graph} is missing; run `cockpit models build {graph.parent.name}`")
+            raise ModelMissing(f"{graph} is missing; run: {fetch_command(graph.parent.name)}")
         options = ort.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
@@ -165,7 +165,10 @@ class CpuPlacement:
         options.log_severity_level = 3
         for name, value in (weights or {}).items():
             options.add_initializer(name, value)
-        session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        try:
+            session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime's exceptions have no base class of their own
+            raise ModelDamaged(f"{graph} cannot be opened: {error}; run: {fetch_command(graph.parent.name)}") from error
         if session.get_providers()[0] != "CPUExecutionProvider":
             raise DeviceUnavailable(f"{graph.name} was asked to run on the CPU but runs on {session.get_providers()}")
         return CpuSession(session)

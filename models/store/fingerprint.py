@@ -5,22 +5,26 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.metadata
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from models.errors import FingerprintMismatch
-
-_PACKAGE = Path(__file__).resolve().parents[1]
-FILE_NAME = "fingerprint.json"
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGE = "models"
+_NO_RESULT = frozenset({"models.errors"})
+"""What builders import but no built file can depend on: exception classes and their texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Identity of a build. `sources`: file name -> sha256; `builder_sha256`: over the builder's own source files."""
+    """Identity of a build.
+
+    sources: file name -> sha256. builder_sha256: see `BuilderCode`. onnxruntime: the version it was made beside.
+    device: the only one that can run it, or "any". builder_files: module -> sha256 of its file, of the modules that
+    builder_sha256 is over: where these are unchanged, so is the code.
+    """
 
     model: str
     sources: dict[str, str]
@@ -29,34 +33,35 @@ class Fingerprint:
     options: dict[str, Any]
     onnxruntime: str
     device: str
+    builder_files: dict[str, str] = field(default_factory=dict)
 
-    def differences(self, other: Fingerprint) -> list[str]:
-        """Each field that differs, as "field: mine -> theirs"."""
-        mine, theirs = asdict(self), asdict(other)
-        return [f"{key}: {mine[key]} -> {theirs[key]}" for key in mine if mine[key] != theirs[key]]
+    def differences(self, expected: Fingerprint) -> list[str]:
+        """What forbids to load a build that carries this where `expected` is wanted; one phrase for each field.
+
+        Of ONNX Runtime major and minor version count: its patch releases change no operator.
+        """
+        mine, theirs = asdict(self), asdict(expected)
+        phrases = []
+        for key in mine:
+            if (
+                key == "builder_files"
+                or mine[key] == theirs[key]
+                or (key == "onnxruntime" and _release(mine[key]) == _release(theirs[key]))
+            ):
+                continue
+            long = key in {"sources", "builder_sha256"}
+            phrases.append(f"{key} changed" if long else f"{key}: built for {mine[key]}, here {theirs[key]}")
+        return phrases
+
+    def notes(self, expected: Fingerprint) -> list[str]:
+        """Differences from `expected` that do not matter, but may be worth knowing."""
+        if self.onnxruntime != expected.onnxruntime and _release(self.onnxruntime) == _release(expected.onnxruntime):
+            return [f"built beside onnxruntime {self.onnxruntime}, here {expected.onnxruntime}"]
+        return []
 
 
-def write_fingerprint(folder: Path, fingerprint: Fingerprint) -> None:
-    """Write `fingerprint` into a folder that is not yet visible under its final name."""
-    (folder / FILE_NAME).write_text(json.dumps(asdict(fingerprint), indent=2) + "\n", encoding="utf-8")
-
-
-def read_fingerprint(folder: Path) -> Fingerprint | None:
-    """The fingerprint in a built folder; None when there is none or it is not readable as one."""
-    try:
-        return Fingerprint(**json.loads((folder / FILE_NAME).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
-
-
-def check_fingerprint(folder: Path, expected: Fingerprint) -> None:
-    """Raise FingerprintMismatch unless `folder` was built as `expected` says."""
-    remedy = f"run: cockpit models build {expected.model}"
-    found = read_fingerprint(folder)
-    if found is None:
-        raise FingerprintMismatch(f"{folder} has no readable {FILE_NAME}; {remedy}")
-    if differences := found.differences(expected):
-        raise FingerprintMismatch(f"{expected.model} was built for something else ({'; '.join(differences)}); {remedy}")
+def _release(version: str) -> tuple[str, ...]:
+    return tuple(version.split(".")[:2])
 
 
 def onnxruntime_version() -> str:
@@ -69,29 +74,105 @@ def onnxruntime_version() -> str:
     return "none"
 
 
+# --- the builder's code --------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class BuilderCode:
+    """The code of a builder and of every first-party module that it imports, itself or through another.
+
+    sha256: over the syntax trees without docstrings, so that comments, layout and texts for people change nothing; the
+    same under every Python that Cockpit supports. files: module -> sha256 of its source file.
+    """
+
+    sha256: str
+    files: dict[str, str]
+
+    @classmethod
+    def of(cls, module: str) -> BuilderCode:
+        """Read and parse the modules, once in a process: 10 to 60 ms."""
+        return _parsed(module)
+
+    @classmethod
+    def here(cls, module: str, built: Fingerprint | None) -> BuilderCode:
+        """The code of `module` as it is here. Nothing is parsed where no file has changed since `built` was made."""
+        if built is not None and built.builder.partition(":")[0] == module and _unchanged(built.builder_files):
+            return cls(built.builder_sha256, built.builder_files)
+        return cls.of(module)
+
+
 @cache
-def builder_sha256(module: str) -> str:
-    """Hash over the source of `module` and of every `models.build` module it imports, itself or through another."""
-    seen: dict[str, bytes] = {}
+def _parsed(module: str) -> BuilderCode:
+    digests: dict[str, bytes] = {}
+    files: dict[str, str] = {}
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        if name in seen:
+        path = _module_file(name)
+        if name in digests or name in _NO_RESULT or path is None:
             continue
-        path = _PACKAGE.parent.joinpath(*name.split(".")).with_suffix(".py")
-        if not path.is_file():
-            continue  # a name inside a module, or the package itself
-        seen[name] = path.read_bytes()
-        for node in ast.walk(ast.parse(seen[name])):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("models.build"):
-                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            elif isinstance(node, ast.Import):
-                waiting += [alias.name for alias in node.names if alias.name.startswith("models.build")]
-    return _digest(seen)
+        source = path.read_bytes()
+        files[name] = hashlib.sha256(source).hexdigest()
+        tree = ast.parse(source)
+        digests[name] = hashlib.sha256("".join(_code(tree)).encode()).digest()
+        waiting += _imported(tree, name, is_package=path.name == "__init__.py")
+    whole = hashlib.sha256()
+    for name in sorted(digests):
+        whole.update(name.encode() + b"\0" + digests[name])
+    return BuilderCode(whole.hexdigest(), files)
 
 
-def _digest(parts: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(parts):
-        digest.update(name.encode() + b"\0" + hashlib.sha256(parts[name]).digest())
-    return digest.hexdigest()
+def _unchanged(files: dict[str, str]) -> bool:
+    return bool(files) and all(_file_sha256(name) == sha256 for name, sha256 in files.items())
+
+
+def _file_sha256(module: str) -> str | None:
+    path = _module_file(module)
+    return None if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _module_file(name: str) -> Path | None:
+    """The source of a first-party module or package; None for anything else (such as a name inside a module)."""
+    if name.partition(".")[0] != _PACKAGE:
+        return None
+    path = _ROOT.joinpath(*name.split("."))
+    files = (path.with_name(path.name + ".py"), path / "__init__.py")
+    return next((file for file in files if file.is_file()), None)
+
+
+def _imported(tree: ast.Module, module: str, *, is_package: bool) -> Iterator[str]:
+    """Names that `tree` imports; some of them are names inside a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".")[: len(module.split(".")) - node.level + is_package]
+                base = ".".join([*parents, base] if base else parents)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _code(value: object) -> Iterator[str]:
+    """A syntax tree as pieces of text. `ast.dump` would not do: it differs between versions of Python."""
+    if isinstance(value, ast.AST):
+        yield f"{type(value).__name__}("
+        for name, field in ast.iter_fields(value):
+            constant = isinstance(value, ast.Constant) and name == "value"
+            if constant or (name not in {"kind", "type_comment"} and field is not None and field != []):
+                yield f"{name}="
+                yield from _code(field)
+        yield ")"
+    elif isinstance(value, list):
+        yield "["
+        for item in value:
+            if not _is_text_for_people(item):
+                yield from _code(item)
+                yield ","
+        yield "]"
+    else:
+        yield repr(value)
+
+
+def _is_text_for_people(node: object) -> bool:
+    """True for a docstring, of whatever it stands below."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

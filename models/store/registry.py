@@ -93,12 +93,36 @@ class BuildRule(_Frozen):
     options: dict[str, Any] = {}
 
 
+Kind = Literal["asr", "llm", "tts", "vad", "phonemes", "wakeword", "test-audio"]
+Role = Literal["asr", "llm", "voice-en", "voice-zh", "vad", "phonemes", "wake"]
+"""What a stage of the voice chain loads a model as; a profile names one model for each."""
+Engine = Literal[
+    "whisper",
+    "causal-lm",
+    "decode-kernels",
+    "piper",
+    "zh-voice",
+    "espeak-ng",
+    "silero",
+    "openwakeword",
+    "microwakeword",
+]
+Device = Literal["cpu", "cuda"]
+
+
 class ModelEntry(_Frozen):
-    """One model. Without a `build` rule the source files themselves are what is loaded."""
+    """One model. Without a `build` rule the source files themselves are what is loaded.
+
+    engine: which engine loads it; None: none does. roles: what the stages of the voice chain may load it as (empty: no
+    profile may name it). devices: the devices (a profile's `device`) that its files are made for.
+    """
 
     name: str
-    kind: Literal["asr", "llm", "tts", "vad", "phonemes", "wakeword", "test-audio"]
+    kind: Kind
     summary: str
+    engine: Engine | None = None
+    roles: tuple[Role, ...] = ()
+    devices: tuple[Device, ...] = Field(("cpu", "cuda"), min_length=1)
     licence: str
     licence_note: str = ""
     commercial_use: bool = True
@@ -135,6 +159,8 @@ class Registry(_Frozen):
                 raise ValueError(f"model {entry.name} has neither files nor sources_of")
             if entry.sources_of is not None and (entry.files or entry.sources_of not in names):
                 raise ValueError(f"model {entry.name}: sources_of must name another model and excludes files")
+            if entry.roles and entry.engine is None:
+                raise ValueError(f"model {entry.name} has roles but no engine that loads it")
             if entry.build is not None:
                 known = self._owner(entry).files
                 for argument, value in entry.build.arguments.items():
@@ -155,6 +181,26 @@ class Registry(_Frozen):
     def default_names(self) -> tuple[str, ...]:
         """The models that a plain `cockpit models fetch` and the demo use."""
         return tuple(entry.name for entry in self.models if entry.default)
+
+    def choices(self, role: Role, device: Device | None = None) -> tuple[str, ...]:
+        """The models that a stage may load as `role`, on `device` (None: on any), in registry order."""
+        return tuple(
+            entry.name for entry in self.models if role in entry.roles and (device is None or device in entry.devices)
+        )
+
+    def loadable(self, name: str, role: Role, device: Device) -> ModelEntry:
+        """The entry called `name`, which a stage wants to load as `role` on `device`.
+
+        Raises ConfigError for an unknown name, for a model of another role and for one made for another device; the
+        message lists what may be chosen instead.
+        """
+        entry = self.get(name)
+        instead = f"choose one of {', '.join(self.choices(role, device)) or '(none)'}"
+        if role not in entry.roles:
+            raise ConfigError(f"{name} ({entry.summary}) cannot be loaded as {role}; {instead}")
+        if device not in entry.devices:
+            raise ConfigError(f"{name} is made for {' or '.join(entry.devices)}, not for {device}; {instead}")
+        return entry
 
     def get(self, name: str) -> ModelEntry:
         """The entry called `name`. Raises ConfigError with the nearest names when there is none."""

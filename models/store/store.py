@@ -1,7 +1,7 @@
 """The models on this machine: fetched source files, built folders, and whether both are what they should be.
 
     <root>/sources/<model>/<file>      bytes pinned by the registry
-    <root>/built/<model>/...           what a builder made of them, with its fingerprint
+    <root>/built/<model>/...           what a builder made of them, with its manifest
     <root>/downloads/, building/       unfinished work; a download goes on from there, a build starts again
 
 Fetching and building belong to the command line and the tests; the serving process only asks for `built()`.
@@ -13,25 +13,32 @@ import contextlib
 import fcntl
 import importlib
 import inspect
+import logging
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.errors import FingerprintMismatch, ModelMissing, StartupError
-from models.store.fetch import Fetcher, NoProgress, Origins, Progress, configured_origins, extract_folder, sha256_of
-from models.store.fingerprint import (
-    Fingerprint,
-    builder_sha256,
-    check_fingerprint,
-    onnxruntime_version,
-    write_fingerprint,
+from models.errors import (
+    ConfigError,
+    FingerprintMismatch,
+    ModelDamaged,
+    ModelMissing,
+    ModelUnusable,
+    StartupError,
+    fetch_command,
 )
-from models.store.registry import ArchiveFolder, BuildRule, ModelEntry, ModelFile, Registry, load_registry
+from models.store.fetch import Fetcher, NoProgress, Origins, Progress, configured_origins, extract_folder, sha256_of
+from models.store.fingerprint import BuilderCode, Fingerprint, onnxruntime_version
+from models.store.manifest import FILE_NAME as MANIFEST
+from models.store.manifest import Manifest
+from models.store.registry import ArchiveFolder, BuildRule, Device, ModelEntry, ModelFile, Registry, load_registry
 
 BuildProgress = Callable[[str, float], None]
+_UNREADABLE = "missing or not readable: built by an older version, or damaged"
+_LOG = logging.getLogger(__name__)
 
 
 def cache_root() -> Path:
@@ -41,26 +48,29 @@ def cache_root() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class StoreFault:
-    """Something wrong with a stored model, and the command that mends it."""
+    """Something wrong with a file or folder of a stored model; `Store.remedy` names the command that mends it."""
 
     model: str
     path: Path
     problem: str
-    remedy: str
 
 
 class Store:
     """Fetched and built models under one root. Safe for several processes: writers of one model take its file lock."""
 
-    def __init__(self, root: Path, registry: Registry, device: str = "cpu") -> None:
+    def __init__(self, root: Path, registry: Registry, device: Device | None = None) -> None:
         self.root = root
         self.registry = registry
         self.device = device
 
     @classmethod
-    def open(cls, root: Path | None = None, registry: Registry | None = None) -> Store:
-        """The store at `root` (default: `cache_root()`) over `registry` (default: the one that ships)."""
-        return cls(root or cache_root(), registry or load_registry())
+    def open(cls, root: Path | None = None, registry: Registry | None = None, *, device: Device | None = None) -> Store:
+        """The store at `root` (default: `cache_root()`) over `registry` (default: the one that ships).
+
+        device: what the models will run on: `built` refuses those made for another one. None: not known here, as when
+        models are fetched and built for some other machine.
+        """
+        return cls(root or cache_root(), registry or load_registry(), device)
 
     # --- where things are ------------------------------------------------------------------------------------------
     def source_folder(self, name: str) -> Path:
@@ -71,7 +81,7 @@ class Store:
         """One fetched source file. Raises ModelMissing."""
         path = self.source_folder(name) / file
         if not path.is_file():
-            raise ModelMissing(f"{name}: {file} is not fetched; run: cockpit models fetch {name}")
+            raise ModelMissing(f"{name}: {file} is not fetched; run: {self.remedy(name)}")
         return path
 
     def is_fetched(self, name: str) -> bool:
@@ -81,39 +91,105 @@ class Store:
         return all((folder / f).is_file() and (folder / f).stat().st_size == spec.size_bytes for f, spec in files)
 
     def is_built(self, name: str) -> bool:
-        """True when `built(name)` would answer."""
-        try:
-            self.built(name)
-        except (ModelMissing, FingerprintMismatch):
-            return False
-        return True
+        """True when nothing speaks against loading `name`."""
+        return self.fault(name) is None
 
     def built(self, name: str) -> Path:
-        """The folder an engine loads. Raises ModelMissing or FingerprintMismatch, each naming the command."""
-        entry = self.registry.get(name)
+        """The folder an engine loads. Raises as `built_all`."""
+        return self.built_all([name])[name]
+
+    def built_all(self, names: Iterable[str]) -> dict[str, Path]:
+        """The folder an engine loads, by model.
+
+        Raises ModelUnusable (ModelMissing, FingerprintMismatch or ModelDamaged): the message holds the fault of every
+        model that has one, and the command that mends them all. Raises ConfigError for an unknown model, and for one
+        made for another device than the store's.
+        """
+        wanted = list(dict.fromkeys(names))
+        if self.device is not None:
+            for entry in map(self.registry.get, wanted):
+                if self.device not in entry.devices:
+                    raise ConfigError(f"{entry.name} is made for {' or '.join(entry.devices)}, not for {self.device}")
+        faults = {name: fault for name in wanted if (fault := self.fault(name)) is not None}
+        if faults:
+            first, *more = faults.values()
+            texts = "\n".join(map(str, faults.values())) + "\n" if more else f"{first}; "
+            raise type(first)(f"{texts}run: {self.remedy(*faults)}") from first
+        for name in wanted:
+            for note in self.notes(name):
+                _LOG.warning("%s: %s", name, note)
+        return {name: self._load_folder(name) for name in wanted}
+
+    def remedy(self, *names: str) -> str:
+        """The command that fetches and builds `names` as far as needed."""
+        entries = [self.registry.get(name) for name in names]
+        if len(entries) > 1 and all(entry.default for entry in entries):
+            return fetch_command()
+        return fetch_command(*names, accept_licence=not all(entry.commercial_use for entry in entries))
+
+    def fault(self, name: str, *, whole: bool = False) -> ModelUnusable | None:
+        """What speaks against loading `name`, None when nothing does. The message names no command.
+
+        whole: read every byte; without, sizes and samples (see models/store/manifest.py). A model that is loaded as it
+        was fetched is small and always read whole. A built model needs no source files.
+        """
+        entry, folder = self.registry.get(name), self._load_folder(name)
         if entry.build is None:
             if not self.is_fetched(name):
-                raise ModelMissing(f"{name} is not fetched; run: cockpit models fetch {name}")
-            return self.source_folder(name)
-        folder = self.root / "built" / name
-        if not folder.is_dir():
-            raise ModelMissing(f"{name} is not built; run: cockpit models build {name}")
-        check_fingerprint(folder, self.expected_fingerprint(entry))
-        return folder
+                return ModelMissing(f"{name} is not fetched")
+            wrong = list(self._wrong_sources(name))
+        else:
+            if not folder.is_dir():
+                return ModelMissing(f"{name} is not built")
+            manifest = Manifest.read(folder)
+            if manifest is None:
+                return ModelDamaged(f"{name} is damaged: {folder / MANIFEST}: {_UNREADABLE}")
+            found = manifest.fingerprint
+            if differences := found.differences(self.expected_fingerprint(entry, found)):
+                return FingerprintMismatch(f"{name} was built for something else ({'; '.join(differences)})")
+            wrong = list(manifest.damage(whole=whole))
+        if not wrong:
+            return None
+        (path, problem), more = wrong[0], len(wrong) - 1
+        others = f" (and {more} more of its files)" if more else ""
+        return ModelDamaged(f"{name} is damaged: {path}: {problem}{others}")
 
-    def expected_fingerprint(self, entry: ModelEntry) -> Fingerprint:
-        """What a build of `entry` made now, here, would carry."""
+    def notes(self, name: str) -> list[str]:
+        """What is worth knowing about a build that may be loaded all the same."""
+        entry = self.registry.get(name)
+        manifest = None if entry.build is None else Manifest.read(self._load_folder(name))
+        if manifest is None:
+            return []
+        return manifest.fingerprint.notes(self.expected_fingerprint(entry, manifest.fingerprint))
+
+    def _load_folder(self, name: str) -> Path:
+        return self.source_folder(name) if self.registry.get(name).build is None else self.root / "built" / name
+
+    def _wrong_sources(self, name: str) -> Iterator[tuple[Path, str]]:
+        """(file, what is wrong with it) of the source files that are there, every byte read."""
+        folder = self.source_folder(name)
+        for file, spec in self.registry.source_entry(name).needed_files.items():
+            path = folder / file
+            if path.is_file() and (digest := sha256_of(path)) != spec.sha256:
+                with contextlib.suppress(OSError):
+                    stamp_of(path).unlink(missing_ok=True)
+                yield path, f"sha256 is {digest}, the registry pins {spec.sha256}"
+
+    def expected_fingerprint(self, entry: ModelEntry, found: Fingerprint | None = None) -> Fingerprint:
+        """What a build of `entry` made now, here, would carry. found: what the build that is here carries."""
         if entry.build is None:
             raise ValueError(f"{entry.name} has no build rule")
+        code = BuilderCode.here(entry.build.builder.partition(":")[0], found)
         files = self.registry.source_entry(entry.name).needed_files
         return Fingerprint(
             model=entry.name,
             sources={file: files[file].sha256 for file in sorted(self._build_files(entry).values())},
             builder=entry.build.builder,
-            builder_sha256=builder_sha256(entry.build.builder.partition(":")[0]),
+            builder_sha256=code.sha256,
             options=dict(entry.build.options),
             onnxruntime=onnxruntime_version(),
-            device=self.device,
+            device=entry.devices[0] if len(entry.devices) == 1 else "any",
+            builder_files=code.files,
         )
 
     def _build_files(self, entry: ModelEntry) -> dict[str, str]:
@@ -145,6 +221,8 @@ class Store:
                 target = folder / file
                 if self._is_right(target, spec):
                     continue
+                if target.is_dir():
+                    shutil.rmtree(target)  # a folder stands in the file's place
                 downloads.mkdir(parents=True, exist_ok=True)
                 fetcher = Fetcher(downloads, origins or configured_origins(), progress or NoProgress())
                 came_from.append(fetcher.fetch(file, spec, target))
@@ -163,19 +241,22 @@ class Store:
         write_stamp(target, spec.sha256)
         return True
 
-    def build(self, name: str, *, force: bool = False, progress: BuildProgress | None = None) -> Path:
+    def build(
+        self, name: str, *, force: bool = False, whole: bool = False, progress: BuildProgress | None = None
+    ) -> Path:
         """Build `name` from its fetched files unless that is done; the old folder stays until the new one is complete.
 
-        `progress(step, share)` is told the builder's steps, where it has any; share done in [0, 1].
-        Raises ModelMissing when a source is not fetched, and StartupError when the `build` extra is not installed.
+        whole: see `fault`. `progress(step, share)` is told the builder's steps, where it has any; share in [0, 1].
+        Raises ModelMissing when a source is not fetched, ModelDamaged when one is not what the registry pins, and
+        StartupError when the `build` extra is not installed.
         """
         entry = self.registry.get(name)
         if entry.build is None:
             return self.built(name)
         with self._locked(name):
-            if not force and self.is_built(name):
+            if not force and self.fault(name, whole=whole) is None:
                 return self.built(name)
-            sources = {key: self.source(name, file) for key, file in self._build_files(entry).items()}
+            sources = {key: self._sound_source(name, file) for key, file in self._build_files(entry).items()}
             target = self.root / "built" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             scratch = self.root / "building" / name
@@ -187,7 +268,7 @@ class Store:
                     if isinstance(value, ArchiveFolder):
                         sources[key] = extract_folder(sources[key], value.folder, scratch / key)
                 _call_builder(entry.build, sources, out, progress)
-                write_fingerprint(out, self.expected_fingerprint(entry))
+                Manifest.write(out, self.expected_fingerprint(entry))
                 if target.exists():
                     target.rename(scratch / "old")
                 out.rename(target)
@@ -195,32 +276,60 @@ class Store:
                 shutil.rmtree(scratch)
         return self.built(name)
 
-    def ensure(self, name: str, *, origins: Origins | None = None, progress: Progress | None = None) -> Path:
-        """Fetch and build `name` as far as needed; returns `built(name)`."""
-        if not self.is_built(name):
-            if not self.is_fetched(name):
-                self.fetch(name, origins=origins, progress=progress)
-            self.build(name)
+    def _sound_source(self, name: str, file: str) -> Path:
+        """A source file that may be built from. Raises ModelMissing or ModelDamaged."""
+        path = self.source(name, file)
+        if not self._is_right(path, self.registry.source_entry(name).needed_files[file]):
+            raise ModelDamaged(f"{name}: {path} is not the file that the registry pins; run: {self.remedy(name)}")
+        return path
+
+    def ensure(
+        self,
+        name: str,
+        *,
+        origins: Origins | None = None,
+        progress: Progress | None = None,
+        build_progress: BuildProgress | None = None,
+        whole: bool = False,
+    ) -> Path:
+        """Fetch and build `name` as far as needed; returns `built(name)`. whole: see `fault`.
+
+        Source files that are gone are fetched only where they are needed; those that are wrong always.
+        """
+        if self.needs_work(name, whole=whole):
+            self.fetch(name, origins=origins, progress=progress)
+            self.build(name, whole=whole, progress=build_progress)
         return self.built(name)
 
-    def verify(self, name: str) -> list[StoreFault]:
-        """Hash every source file and check the build's fingerprint; returns what is wrong (empty: all is well)."""
-        faults = []
+    def needs_work(self, name: str, *, whole: bool = True) -> bool:
+        """True when `name` cannot be loaded as it is, or (`whole`) one of the source files that are here is wrong."""
+        return self.fault(name, whole=whole) is not None or (whole and self._has_wrong_source(name))
+
+    def missing_bytes(self, name: str) -> int:
+        """Bytes of the source files that `fetch` would fetch."""
         folder = self.source_folder(name)
-        for file, spec in self.registry.source_entry(name).needed_files.items():
-            path, remedy = folder / file, f"cockpit models fetch {name}"
-            if not path.is_file():
-                faults.append(StoreFault(name, path, "not fetched", remedy))
-            elif (digest := sha256_of(path)) != spec.sha256:
-                stamp_of(path).unlink(missing_ok=True)
-                faults.append(StoreFault(name, path, f"sha256 is {digest}, the registry pins {spec.sha256}", remedy))
-        if self.registry.get(name).build is not None:
-            try:
-                self.built(name)
-            except (ModelMissing, FingerprintMismatch) as error:
-                path = self.root / "built" / name
-                faults.append(StoreFault(name, path, str(error), f"cockpit models build {name}"))
-        return faults
+        files = self.registry.source_entry(name).needed_files.items()
+        return sum(spec.size_bytes for file, spec in files if not self._is_right(folder / file, spec))
+
+    def _has_wrong_source(self, name: str) -> bool:
+        """As `_wrong_sources`, but unchanged files are not read again."""
+        folder = self.source_folder(name)
+        files = self.registry.source_entry(name).needed_files.items()
+        return any((folder / file).exists() and not self._is_right(folder / file, spec) for file, spec in files)
+
+    def verify(self, name: str) -> list[StoreFault]:
+        """Read every byte of the source files that are there and of what was built; returns what is wrong.
+
+        A build that is as it should be needs no source files.
+        """
+        wrong = list(self._wrong_sources(name))
+        entry, folder, fault = self.registry.get(name), self._load_folder(name), self.fault(name)
+        if entry.build is not None and folder.is_dir():
+            manifest = Manifest.read(folder)
+            wrong += [(folder / MANIFEST, _UNREADABLE)] if manifest is None else manifest.damage(whole=True)
+        if fault is not None and not wrong:
+            wrong.append((folder, str(fault).removeprefix(f"{name} ")))
+        return [StoreFault(name, path, problem) for path, problem in wrong]
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:

@@ -21,7 +21,7 @@ from cockpit.device.base import Lane, SessionSettings
 from cockpit.device.cuda.dlpack import Lent
 from cockpit.device.cuda.sessions import HEAVY, PROVIDER, CudaSession, Start, nodes_elsewhere
 from models.engines.placement import WEIGHT_INDEX, Buffer
-from models.errors import DeviceUnavailable, ModelMissing
+from models.errors import DeviceUnavailable, ModelMissing, fetch_command
 
 STAGING_BYTES = 4 << 20
 """Page-locked memory of each placement, half for either direction: 30 s of speech at 16 kHz fit."""
@@ -152,7 +152,7 @@ class CudaPlacement:
         self, graph: Path, *, weights: Mapping[str, ort.OrtValue] | None = None, capture: bool = False
     ) -> CudaSession:
         if not graph.is_file():
-            raise ModelMissing(f"{graph} is missing; run `cockpit models build {graph.parent.name}`")
+            raise ModelMissing(f"{graph} is missing; run: {fetch_command(graph.parent.name)}")
         if self._engines.start.over:
             raise DeviceUnavailable(f"{graph.name} was to be opened after start-up; open every session before `seal`")
         options = ort.SessionOptions()
@@ -192,7 +192,7 @@ class CudaPlacement:
     def load_weights(self, folder: Path) -> dict[str, ort.OrtValue]:
         path = folder / WEIGHT_INDEX
         if not path.is_file():
-            raise ModelMissing(f"{path} is missing; run `cockpit models build {folder.name}`")
+            raise ModelMissing(f"{path} is missing; run: {fetch_command(folder.name)}")
         index = json.loads(path.read_text(encoding="utf-8"))
         file = np.memmap(folder / index["file"], np.uint8, "r")
         tensors = {

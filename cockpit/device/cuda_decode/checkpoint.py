@@ -25,7 +25,7 @@ from cockpit.device.cuda_decode.session import (
     load_decode_kernels,
     tuned,
 )
-from models.errors import InputError, ModelMissing
+from models.errors import InputError, ModelMissing, fetch_command
 
 HEAD_DIM = 256
 _PIECE_BYTES = 32 << 20
@@ -60,11 +60,11 @@ def load_checkpoint(driver: BoundDriver, folder: Path, stream: int, positions: i
     """
     missing = [name for name in _FILES if not (folder / name).is_file()]
     if missing:
-        raise ModelMissing(f"{folder} lacks {', '.join(missing)}; run: cockpit models build {folder.name}")
+        raise ModelMissing(f"{folder} lacks {', '.join(missing)}; run: {fetch_command(folder.name)}")
     said: dict[str, Any] = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))
     size = int(said["size_bytes"])
     if (folder / "weights.bin").stat().st_size != size:
-        raise InputError(f"{folder / 'weights.bin'} is not {size} bytes; run: cockpit models build {folder.name}")
+        raise InputError(f"{folder / 'weights.bin'} is not {size} bytes; run: {fetch_command(folder.name)}")
     if not 0 < positions <= said["context_tokens"]:
         raise InputError(f"{positions} positions are outside 1..{said['context_tokens']} of {folder.name}")
     shape = DecodeShape(**said["shape"])

@@ -18,7 +18,7 @@ from models.engines.llm.memory import LOGIT_ROWS, Sizes
 from models.engines.llm.session import DEFAULT_CHUNK, Body, Head, LmSession
 from models.engines.llm.tokenizer import TextTokenizer
 from models.engines.placement import Placement
-from models.errors import InputError, ModelMissing
+from models.errors import InputError, ModelMissing, fetch_command
 
 FILES = ("config.json", "tokenizer.json", "model.onnx", "head.onnx", "model.bin")
 DEVICE_FILES = ("choose.onnx", "score.onnx")
@@ -119,7 +119,7 @@ class CausalLM:
         """
         missing = [name for name in FILES if not (model_dir / name).is_file()]
         if missing:
-            raise ModelMissing(f"{model_dir} lacks {', '.join(missing)}; run `cockpit models build`")
+            raise ModelMissing(f"{model_dir} lacks {', '.join(missing)}; run: {fetch_command(model_dir.name)}")
         config = LmConfig.read(model_dir / "config.json")
         _check_kind(model_dir, config, placements is not None)
         if not 0 < context_tokens <= config.context_tokens:
@@ -215,4 +215,4 @@ def _check_kind(model_dir: Path, config: LmConfig, on_device: bool) -> None:
         )
     missing = [name for name in DEVICE_FILES if on_device and not (model_dir / name).is_file()]
     if missing:
-        raise ModelMissing(f"{model_dir} lacks {', '.join(missing)}; run `cockpit models build {model_dir.name}`")
+        raise ModelMissing(f"{model_dir} lacks {', '.join(missing)}; run: {fetch_command(model_dir.name)}")

@@ -44,10 +44,6 @@ class LmHead:
         """The arg-max token of every row, (R,)."""
         return np.concatenate([self._run(hidden[i], MODE_PLAIN, NO_IDS)[0][:, 0] for i in _slices(len(hidden))])
 
-    def top(self, hidden: F32) -> tuple[Ids, F32]:
-        """The shortlist (R, K), best first, with exact logits."""
-        return self._run(hidden, MODE_PLAIN, NO_IDS)
-
     def log_probabilities(self, parts: Sequence[F32], targets: Ids) -> F32:
         """Log-probability (R,) of `targets` (R,) over the whole vocabulary, nats. parts: their R rows, in order."""
         hidden = parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from models.errors import ModelMissing
+from models.errors import ModelMissing, fetch_command
 
 REPLACEMENT = "�"
 
@@ -29,7 +29,7 @@ class TextTokenizer:
         """
         path = model_dir / "tokenizer.json"
         if not path.is_file():
-            raise ModelMissing(f"{path} is missing; run `cockpit models build`")
+            raise ModelMissing(f"{path} is missing; run: {fetch_command(model_dir.name)}")
         return cls(Tokenizer.from_file(str(path)), bos_id, vocab_size, stop_ids)
 
     def encode(self, text: str, add_special: bool = False) -> list[int]:

@@ -22,8 +22,9 @@ import numpy as np
 
 from models.engines.base import Audio
 from models.engines.tts import espeak_worker as wire
-from models.errors import CockpitError, ModelMissing
+from models.errors import CockpitError, ModelMissing, fetch_command
 
+MODEL = "espeak-ng"
 SAMPLE_RATE_HZ = 22_050
 _LIBRARY_NAME = "libespeak-ng.so.1"
 _DATA_NAME = "espeak-ng-data"
@@ -63,10 +64,10 @@ class EspeakWorker:
         """Use the library in `model_dir`, or the system's where `model_dir` is None. Raises ModelMissing."""
         if model_dir is not None:
             if not (model_dir / _LIBRARY_NAME).is_file() or not (model_dir / _DATA_NAME).is_dir():
-                raise ModelMissing(f"no espeak-ng in {model_dir}: run `cockpit models fetch espeak-ng`")
+                raise ModelMissing(f"no espeak-ng in {model_dir}; run: {fetch_command(MODEL)}")
             return cls(str(model_dir / _LIBRARY_NAME), str(model_dir), timeout_s)
         if ctypes.util.find_library("espeak-ng") is None:
-            raise ModelMissing("no espeak-ng here: run `cockpit models fetch espeak-ng` or install libespeak-ng1")
+            raise ModelMissing(f"no espeak-ng here; install libespeak-ng1, or run: {fetch_command(MODEL)}")
         return cls(_LIBRARY_NAME, "", timeout_s)
 
     @property
@@ -128,9 +129,7 @@ class EspeakWorker:
                 if kind == wire.KIND_END:
                     complete = struct.unpack("<I", payload)[0] == SAMPLE_RATE_HZ
                     if not complete:
-                        raise SpeechFailed(
-                            "espeak-ng does not speak at 22.05 kHz: fetch it with `cockpit models fetch`"
-                        )
+                        raise SpeechFailed(f"espeak-ng does not speak at 22.05 kHz; run: {fetch_command(MODEL)}")
                     return
                 if kind == wire.KIND_ERROR:
                     complete = True

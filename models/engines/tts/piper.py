@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from models.engines.base import Audio
 from models.engines.placement import CpuPlacement, GraphSession, Placement
 from models.engines.tts.espeak import Phonemizer
-from models.errors import ModelMissing
+from models.errors import ModelMissing, fetch_command
 
-MODEL = "piper-en-joe"
 SAMPLES_PER_FRAME = 256
 CONTEXT_FRAMES = 12
 FIRST_CHUNK_FRAMES = 24
@@ -91,7 +90,7 @@ class PiperVoice:
         """
         path = model_dir / "voice.json"
         if not path.is_file():
-            raise ModelMissing(f"no Piper voice in {model_dir}: run `cockpit models fetch {MODEL}`")
+            raise ModelMissing(f"no Piper voice in {model_dir}; run: {fetch_command(model_dir.name)}")
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         config = replace(PiperConfig(**raw), **(scales or {}))  # type: ignore[arg-type]
         place = placement or CpuPlacement(threads)

@@ -17,7 +17,7 @@ from pypinyin import Style, lazy_pinyin
 
 from models.engines.base import Audio
 from models.engines.placement import CpuPlacement
-from models.errors import ModelMissing
+from models.errors import ModelMissing, fetch_command
 
 SAMPLES_PER_FRAME = 300
 CONTEXT_FRAMES = 24
@@ -116,7 +116,7 @@ class ZhVoice:
         """Load what `models.build.zh_voice.build_zh_voice` wrote, on the CPU. Raises ModelMissing."""
         path = model_dir / "voice.json"
         if not path.is_file():
-            raise ModelMissing(f"no Mandarin voice in {model_dir}: run `cockpit models build {MODEL}`")
+            raise ModelMissing(f"no Mandarin voice in {model_dir}; run: {fetch_command(MODEL, accept_licence=True)}")
         config = ZhVoiceConfig(**json.loads(path.read_text(encoding="utf-8")))
         acoustic, vocoder = (
             CpuPlacement(threads).open(model_dir / f"{part}.onnx").inner for part in ("acoustic", "vocoder")

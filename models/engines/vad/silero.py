@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from models.errors import ModelMissing
+from models.engines.placement import CpuPlacement
 
 WINDOW_SAMPLES = 512
 """Samples the model judges at a time at 16 kHz (32 ms)."""
@@ -37,15 +37,8 @@ class SileroVad:
 
     @classmethod
     def load(cls, folder: Path) -> SileroVad:
-        """Load `silero_vad.onnx` from a built folder. Raises ModelMissing."""
-        path = folder / "silero_vad.onnx"
-        if not path.is_file():
-            raise ModelMissing(f"no Silero VAD in {folder}; run: cockpit models build silero-vad")
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        return cls(onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]))
+        """Load `silero_vad.onnx` from a built folder. Raises ModelMissing or ModelDamaged."""
+        return cls(CpuPlacement(1).open(folder / "silero_vad.onnx").inner)
 
     def probability(self, window: NDArray[np.float32]) -> float:
         """Probability in [0, 1] that `window`, float32 (512,) at 16 kHz following the last one, holds speech.

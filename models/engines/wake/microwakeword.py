@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from models.engines.base import Audio
-from models.errors import ConfigError, ModelMissing, StartupError
+from models.errors import ConfigError, ModelMissing, StartupError, fetch_command
 
 CHUNK_SAMPLES: Final = 480
 """30 ms at 16 kHz: three feature frames, one step of the model."""
@@ -37,7 +37,7 @@ class MicroWakeWordDetector:
         """
         words = sorted(path.stem for path in model_dir.glob("*.json") if path.with_suffix(".tflite").is_file())
         if not words:
-            raise ModelMissing(f"no wake words in {model_dir}; run `cockpit models fetch microwakeword`")
+            raise ModelMissing(f"no wake words in {model_dir}; run: {fetch_command('microwakeword')}")
         if word not in words:
             raise ConfigError(f"wake word {word!r} is unknown; choose one of: {', '.join(words)}")
         try:

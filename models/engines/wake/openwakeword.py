@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from models.engines.base import Audio
-from models.errors import ConfigError, ModelMissing, StartupError
+from models.errors import ConfigError, ModelMissing, StartupError, fetch_command
 
 CHUNK_SAMPLES: Final = 1280
 """80 ms at 16 kHz: what one decision takes in."""
@@ -43,7 +43,9 @@ class OpenWakeWordDetector:
         """
         missing = [name for name in _FEATURES if not (model_dir / name).is_file()]
         if missing:
-            raise ModelMissing(f"{model_dir} lacks {', '.join(missing)}; run `cockpit models build openwakeword`")
+            raise ModelMissing(
+                f"{model_dir} lacks {', '.join(missing)}; run: {fetch_command('openwakeword', accept_licence=True)}"
+            )
         words = sorted(path.stem for path in model_dir.glob("*.tflite") if path.name not in _FEATURES)
         if word not in words:
             raise ConfigError(f"wake word {word!r} is unknown; choose one of: {', '.join(words)}")

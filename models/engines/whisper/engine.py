@@ -23,7 +23,7 @@ from models.engines.whisper.encoder import Encoder, MelEncoder, SamplesEncoder
 from models.engines.whisper.guards import MAX_REPEATS, believable, repeats
 from models.engines.whisper.hotwords import HotwordTree
 from models.engines.whisper.logmel import RATE_HZ
-from models.errors import DeviceUnavailable, InputError, ModelMissing
+from models.errors import DeviceUnavailable, InputError, ModelMissing, fetch_command
 
 MAX_WINDOW_S = 29.0
 MIN_SPEECH_S = 0.1
@@ -64,14 +64,14 @@ class WhisperEngine:
         """
         config_path = model_dir / "config.json"
         if not config_path.is_file():
-            raise ModelMissing(f"{config_path} is missing; run `cockpit models build whisper-base`")
+            raise ModelMissing(f"{config_path} is missing; run: {fetch_command(model_dir.name)}")
         config = WhisperConfig.read(config_path)
         place = placement or CpuPlacement(threads)
         if (config.precision == "f16") != (place.device != "cpu"):
             remedy = "whisper-base" if place.device == "cpu" else "whisper-base-f16"
             raise DeviceUnavailable(
                 f"{model_dir.name} holds {config.precision} graphs, which do not run on {place.device!r}; "
-                f"choose {remedy} there (`cockpit models build {remedy}`)"
+                f"choose {remedy} there ({fetch_command(remedy)})"
             )
         fixed = config.encoder_input == "samples"
         decoder = Decoder(place, place.open(model_dir / "decoder.onnx", capture=fixed), config)

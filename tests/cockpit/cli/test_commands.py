@@ -58,8 +58,8 @@ def test_fetch_list_verify(capsys: pytest.CaptureFixture[str], small: Registry, 
     (tmp_path / "cache" / "sources" / "fake" / "w.bin").write_bytes(CONTENT[:-1] + b"X")
     code, out, _ = run(capsys, "models", "verify", "--json")
     report = json.loads(out)
-    assert (code, report["ok"], report["faults"][0]["remedy"]) == (3, False, "cockpit models fetch fake")
-    assert "run: cockpit models fetch fake" in run(capsys, "models", "verify", "fake")[1]
+    assert (code, report["ok"], report["remedy"]) == (3, False, "cockpit models fetch --build fake")
+    assert "run: cockpit models fetch --build fake" in run(capsys, "models", "verify", "fake")[1]
 
 
 def test_a_profiles_models_are_chosen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

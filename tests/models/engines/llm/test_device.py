@@ -328,7 +328,7 @@ def test_graphs_of_the_other_kind_are_refused(
         CausalLM.load(model_dir(NAME + "-f32-device"), placements={"a": CpuPlacement()}, drafts=[40])
     with pytest.raises(InputError, match="at least one lane"):
         CausalLM.load(model_dir(NAME + "-f32-device"), placements={})
-    with pytest.raises(ModelMissing, match="cockpit models build"):
+    with pytest.raises(ModelMissing, match="cockpit models fetch --build"):
         CausalLM.load(tmp_path, placements={"a": CpuPlacement()})
     shape = DecoderShape("gemma3", 18, 640, 4, 1, 256, 262_144, 32_768, 1e-6, 1e6, 512, True)
     monkeypatch.setattr(Checkpoint, "open", lambda path: SimpleNamespace(shape=lambda: shape))

@@ -185,7 +185,7 @@ def test_base_model_has_no_chat_template(model_dir: Callable[[str], Path]) -> No
 
 def test_wrong_folder_or_context_is_refused(model_dir: Callable[[str], Path], tmp_path: Path) -> None:
     folder = model_dir("smollm2-135m-instruct")
-    with pytest.raises(ModelMissing, match="cockpit models build"):
+    with pytest.raises(ModelMissing, match="cockpit models fetch --build"):
         CausalLM.load(tmp_path)
     with pytest.raises(InputError, match="context_tokens"):
         CausalLM.load(folder, context_tokens=1_000_000)

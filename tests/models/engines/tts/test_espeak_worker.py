@@ -172,7 +172,7 @@ def test_a_voice_stopped_in_the_middle_speaks_on(model_dir: ModelDir) -> None:
 
 
 def test_missing_models_name_the_command(tmp_path: Path) -> None:
-    with pytest.raises(ModelMissing, match="cockpit models fetch espeak-ng"):
+    with pytest.raises(ModelMissing, match="cockpit models fetch --build espeak-ng"):
         EspeakWorker.load(tmp_path)
     with pytest.raises(ConfigError, match="libespeak-ng"):
         build_espeak(tmp_path, tmp_path / "out")

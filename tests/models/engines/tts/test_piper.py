@@ -125,7 +125,7 @@ def test_the_first_sound_comes_soon_and_does_not_wait_for_the_end(voice: PiperVo
 
 
 def test_missing_and_foreign_models(tmp_path: Path, worker: EspeakWorker) -> None:
-    with pytest.raises(ModelMissing, match="cockpit models fetch"):
+    with pytest.raises(ModelMissing, match="cockpit models fetch --build"):
         PiperVoice.load(tmp_path, phonemizer=worker)
     config = tmp_path / "voice.onnx.json"
     config.write_text('{"num_speakers": 4}', encoding="utf-8")

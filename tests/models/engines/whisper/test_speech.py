@@ -249,7 +249,7 @@ def test_guards() -> None:
 
 
 def test_missing_model(tmp_path: Path) -> None:
-    with pytest.raises(ModelMissing, match="cockpit models build whisper-base"):
+    with pytest.raises(ModelMissing, match="cockpit models fetch --build"):
         WhisperEngine.load(tmp_path)
 
 
