@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import platform
@@ -344,10 +345,10 @@ def test_unchanged_files_are_not_parsed_again(house: Path, monkeypatch: pytest.M
     code = BuilderCode.of("models.build.a")
     built = fingerprint.Fingerprint("m", {}, "models.build.a:f", code.sha256, {}, "1.32.0", "any", code.files)
     fingerprint._parsed.cache_clear()
-    parse = fingerprint.ast.parse
-    monkeypatch.setattr(fingerprint.ast, "parse", lambda source: pytest.fail("parsed"))
+    parse = ast.parse
+    monkeypatch.setattr(ast, "parse", lambda source: pytest.fail("parsed"))
     assert BuilderCode.here("models.build.a", built) == code
-    monkeypatch.setattr(fingerprint.ast, "parse", parse)
+    monkeypatch.setattr(ast, "parse", parse)
     (house / "models/engines/mel.py").write_text("bank = 1\n")
     assert BuilderCode.here("models.build.a", built).sha256 != code.sha256
 
