@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
-from cockpit.cli import main
+import sys
+
+from cockpit import stop_signals
+
+
+def main() -> None:
+    """Run the command line and exit; a signal ends it in every phase, the imports below included."""
+    try:
+        stop_signals.install()
+        try:
+            from cockpit.cli import main as run
+
+            run()
+        finally:
+            stop_signals.end()
+    except stop_signals.Stopped as stopped:
+        sys.stderr.write(f"cockpit: {stopped}\n")
+        raise SystemExit(stopped.exit_code) from None
+
 
 if __name__ == "__main__":
     main()

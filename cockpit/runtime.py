@@ -6,6 +6,9 @@
 A stage never waits for a later one except through its bounded channel. Barge-in bumps the generation; every stage
 drops messages of an older one, so nothing is ever cleared. Work begins on "candidate" utterances, in the trailing
 silence; only a "final" one acts on the car.
+
+An exception in a stage costs the turn it was working on: that turn is answered by an apology, counted, traced and
+logged. A stage that fails on three turns in a row ends the process (StageFailed, exit code 5).
 """
 
 from __future__ import annotations
@@ -17,11 +20,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from cockpit.scheduling.llm_lease import ModelWork, Unshared
+from cockpit.stage_failures import StageFailed, StageFailures, described, log_failure
 from cockpit.wake_word import AlwaysAwake, WakeStage
-from models.errors import CockpitError
 from pipeline.asr import AsrStage
 from pipeline.audio.sink import STALE, Played
 from pipeline.channels import Channel, Closed
@@ -36,6 +39,7 @@ from pipeline.frames import (
     SpokenClause,
     TextDelta,
     Transcript,
+    TurnFailed,
     Utterance,
 )
 from pipeline.trace import Tracer
@@ -48,6 +52,11 @@ log = logging.getLogger("cockpit.runtime")
 NS_PER_MS = 1e6
 IDLE_S = 0.25
 """How often a stage without messages looks whether something has timed out."""
+SLICE_S = 0.2
+LAST_WORDS_S = 5.0
+"""How long the apology of a chain that ends may take."""
+STAGES = ("endpoint", "recognise", "understand", "speak", "play")
+"""Their names, in the order of the data."""
 
 
 class Sink(Protocol):
@@ -124,8 +133,8 @@ class Edges:
     """The bounded channels between stages, ordered by edge."""
 
     frames: Channel[AudioFrame]
-    utterances: Channel[Utterance]
-    transcripts: Channel[Transcript]
+    utterances: Channel[Utterance | TurnFailed]
+    transcripts: Channel[Transcript | TurnFailed]
     deltas: Channel[TextDelta]
     speech: Channel[SpeechFrame]
 
@@ -140,27 +149,52 @@ class Edges:
             speech=Channel("speech", 256, "block"),
         )
 
-    def all(
-        self,
-    ) -> tuple[
-        Channel[AudioFrame] | Channel[Utterance] | Channel[Transcript] | Channel[TextDelta] | Channel[SpeechFrame], ...
-    ]:
+    def all(self) -> tuple[Channel[Any], ...]:
         return (self.frames, self.utterances, self.transcripts, self.deltas, self.speech)
 
 
-class Runtime:
-    """Runs the stages. `start()`, then `listen(source)` as often as wanted, then `stop()`."""
+class Observer(Protocol):
+    """Who watches the turns. Called on the stages' threads: it returns at once and never raises."""
 
-    def __init__(self, parts: Parts, *, live: bool = False, barge_in: bool = True) -> None:
+    def heard(self, transcript: Transcript) -> None:
+        """What was understood of the speech so far ("partial", "candidate"), or of all of it ("final")."""
+        ...
+
+    def ended(self, record: TurnRecord) -> None:
+        """A turn is over: answered, interrupted or failed. Once more when it was re-opened after that."""
+        ...
+
+
+class NoObserver:
+    """Nobody watches."""
+
+    def heard(self, transcript: Transcript) -> None:
+        return None
+
+    def ended(self, record: TurnRecord) -> None:
+        return None
+
+
+class Runtime:
+    """Runs the stages. `start()`, then `listen(source)` as often as wanted, then `stop()`, or `abort()` at any time."""
+
+    def __init__(
+        self, parts: Parts, *, live: bool = False, barge_in: bool = True, observer: Observer | None = None
+    ) -> None:
         self.parts = parts
         self.edges = Edges.make(live=live)
-        self.turn_log = TurnLog()
-        self.failures: list[tuple[str, BaseException]] = []
+        self.turn_log = TurnLog(on_closed=self._turn_ended)
+        self.stage_failures = StageFailures(STAGES)
+        self.failed: StageFailed | None = None
+        self._observer: Observer = observer or NoObserver()
         self._barge_in = barge_in
         self._threads: list[threading.Thread] = []
+        self._aborted = False
         self._drained = threading.Event()
         self._drained.set()  # no frame is waiting yet: a turn asked in words needs none
         self._heard_to_ns = 0
+        self._unplayable = (-1, -1)
+        self._language: Language = parts.dialogue.default_language
         self._understand_stage = UnderstandStage(
             parts.dialogue,
             parts.generations,
@@ -173,45 +207,54 @@ class Runtime:
 
     # --- life ------------------------------------------------------------------------------------------------------
     def start(self) -> None:
-        stages: tuple[tuple[str, Channel, Callable, Channel | None], ...] = (  # type: ignore[type-arg]
-            ("endpoint", self.edges.frames, self._hear, self.edges.utterances),
-            ("recognise", self.edges.utterances, self._recognise, self.edges.transcripts),
-            ("understand", self.edges.transcripts, self._understand, self.edges.deltas),
-            ("speak", self.edges.deltas, self._speak, self.edges.speech),
-            ("play", self.edges.speech, self._play, None),
+        edges = self.edges
+        rows: tuple[tuple[Channel[Any], Callable[[Any], None], Channel[Any] | None], ...] = (
+            (edges.frames, self._hear, edges.utterances),
+            (edges.utterances, self._recognise, edges.transcripts),
+            (edges.transcripts, self._understand, edges.deltas),
+            (edges.deltas, self._speak, edges.speech),
+            (edges.speech, self._play, None),
         )
-        for name, inbox, work, outbox in stages:
+        for name, (inbox, work, outbox) in zip(STAGES, rows, strict=True):
             thread = threading.Thread(target=self._stage, args=(name, inbox, work, outbox), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def listen(self, source: Iterable[AudioFrame]) -> None:
-        """Feed one source to its end. Returns when its frames are taken, not when its turns are answered."""
+        """Feed one source to its end. Returns when its frames are taken, not when its turns are answered.
+
+        Returns early when the chain has ended; `wait_idle` and `stop` then say why.
+        """
         for frame in source:
-            if self.failures:
-                break
             self._drained.clear()
-            self.edges.frames.put(frame)
+            try:
+                self.edges.frames.put(frame)
+            except Closed:
+                self._drained.set()
+                return
 
     def ask(self, text: str, language: Language, turn_id: int) -> None:
         """Start a turn from text instead of speech."""
         now_ns = time.monotonic_ns()
         generation = self.parts.generations.current
         self.turn_log.open(turn_id, generation).decided_ns = now_ns
-        self.edges.transcripts.put(Transcript(turn_id, generation, 0, "final", text, language, 0.0, now_ns, now_ns))
+        self.edges.transcripts.put(Transcript(turn_id, generation, 0, "final", text, language, 0.0, now_ns))
 
     def wait_idle(self, timeout_s: float = 60.0) -> bool:
-        """Wait until every frame handed in is judged and every turn is answered. Raises what a stage raised."""
-        deadline_ns = time.monotonic_ns() + int(timeout_s * 1e9)
-        idle = self._drained.wait(timeout_s)
-        while idle and not self.failures and time.monotonic_ns() < deadline_ns:
-            if self.turn_log.wait_all_closed(0.2):
-                break
+        """Wait until every frame handed in is judged and every turn is answered; False after `timeout_s`.
+
+        The time is counted in slices, so that a stop of the whole process costs no more than one of them. Raises
+        StageFailed when a stage has failed for good; the last apology is waited for a few seconds.
+        """
+        waited_s, idle = 0.0, False
+        while not idle and waited_s < (LAST_WORDS_S if self.failed else timeout_s):
+            idle = self._drained.wait(SLICE_S) and self.turn_log.wait_all_closed(SLICE_S)
+            waited_s += SLICE_S
         self._raise_failure()
-        return idle and self.turn_log.all_closed()
+        return idle
 
     def stop(self) -> list[TurnRecord]:
-        """Close the first edge, let the stages drain in order, close the sink."""
+        """Close the first edge, let the stages drain in order, close the sink. Raises StageFailed."""
         self.edges.frames.close()
         for thread in self._threads:
             thread.join(timeout=30.0)
@@ -219,43 +262,142 @@ class Runtime:
         self._raise_failure()
         return self.turn_log.closed()
 
-    def _raise_failure(self) -> None:
-        if self.failures:
-            stage, error = self.failures[0]
-            if isinstance(error, CockpitError):
-                raise error
-            raise RuntimeError(f"stage {stage} failed: {error}") from error
+    def abort(self) -> None:
+        """End at once: nothing more is done or said, what waits is forgotten. Never raises StageFailed."""
+        self._aborted = True
+        self._cancel_replies("abort")
+        for edge in self.edges.all():
+            edge.close()
+        for thread in self._threads:
+            thread.join(timeout=10.0)
+        self.parts.sink.close()
 
-    def _stage(self, name: str, inbox: Channel, work: Callable, outbox: Channel | None) -> None:  # type: ignore[type-arg]
+    def _raise_failure(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+
+    def _stage(self, name: str, inbox: Channel[Any], work: Callable[[Any], None], outbox: Channel[Any] | None) -> None:
+        idle_s = 0.0
         try:
-            while True:
+            while not self._aborted:
                 try:
                     message = inbox.get(IDLE_S)
                 except TimeoutError:
-                    self._idle(name)
+                    idle_s += IDLE_S
+                    self._attempt(name, None, partial(self._idle, name, idle_s))
                     continue
-                work(message)
+                idle_s = 0.0
+                self._attempt(name, message, partial(work, message))
+                if name == "endpoint" and message.end_of_stream:
+                    self._drained.set()
         except Closed:
             pass
-        except Exception as error:  # the edge of a stage: recorded, reported by wait_idle and stop
-            log.exception("stage %s failed", name)
-            self.failures.append((name, error))
-            self.edges.frames.close()
-            inbox.close()
         finally:
+            if name == "endpoint":
+                self._drained.set()
             if outbox is not None:
                 outbox.close()
 
-    def _idle(self, stage: str) -> None:
-        """A microphone that died in the midst of a word must not leave its turn open."""
+    def _attempt(self, stage: str, message: Any, work: Callable[[], None]) -> None:
+        """One step of a stage; the only place where a fault of any kind is caught."""
+        try:
+            work()
+        except Closed:
+            raise
+        except Exception as error:
+            if not self._aborted:
+                self._stage_failed(stage, message, error)
+        else:
+            if getattr(message, "stage", "") == "final" or getattr(message, "last", False):
+                self.stage_failures.passed(stage, message.turn_id)
+
+    def _idle(self, stage: str, idle_s: float) -> None:
+        """A microphone that died in the midst of a word must not leave its turn open.
+
+        idle_s: waited in vain so far, counted in slices: a stop of the whole process counts as one of them.
+        """
         if stage == "endpoint":
-            for utterance in self.parts.endpointer.tick(time.monotonic_ns()):
+            for utterance in self.parts.endpointer.tick(idle_s * 1000):
                 self._send(utterance, self._silent_since(utterance))
         if stage == "understand":
             self.parts.work.beat()
             if not self._in_use():
                 self._remember_what_was_heard()
                 self._understand_stage.prepare(self._in_use)
+
+    # --- when a stage fails ------------------------------------------------------------------------------------------
+    def _stage_failed(self, stage: str, message: Any, error: Exception) -> None:
+        """Count, log and trace; answer the turn with an apology; after three turns in a row end the chain in order."""
+        turn = self._lost_turn(stage, message)
+        turn_id = turn.turn_id if turn is not None else getattr(message, "turn_id", 0)
+        log_failure(stage, turn_id, error)
+        self.parts.tracer.instant(stage, turn_id, f"failed: {type(error).__name__}")
+        counted_by = turn_id or (getattr(message, "first_sample", time.monotonic_ns()) // SAMPLE_RATE_HZ, "no turn")
+        if self.stage_failures.failed(stage, counted_by):
+            self.failed = StageFailed(
+                f"stage {stage} failed on three turns in a row: {described(error)}; start Cockpit again, and see "
+                "cockpit doctor if it happens again (--log-level debug logs the whole traceback)"
+            )
+        if turn is not None:
+            try:
+                self._apologise(stage, turn)
+            except Closed:
+                raise
+            except Exception as worse:  # not even the apology can be made: the turn ends in silence
+                log_failure(stage, turn.turn_id, worse)
+                self.turn_log.close(turn.turn_id)
+        if self.failed is not None:
+            self.edges.frames.close()
+
+    def _lost_turn(self, stage: str, message: Any) -> TurnFailed | None:
+        """The turn that cannot be finished; None where only work ahead of its end was lost."""
+        now_ns = time.monotonic_ns()
+        if stage == "endpoint":
+            turn_id, generation = self.parts.endpointer.abandon(), self.parts.generations.current
+            if turn_id is None:
+                return None
+            self.turn_log.open(turn_id, generation).decided_ns = now_ns
+        elif message is None or getattr(message, "stage", "final") in ("partial", "candidate"):
+            return None
+        else:
+            turn_id, generation = message.turn_id, message.generation
+        if self.parts.generations.is_stale(generation):
+            return None
+        record = self.turn_log.get(turn_id)
+        if record is not None:
+            record.failed = stage
+        return TurnFailed(turn_id, generation, stage, now_ns)
+
+    def _apologise(self, stage: str, turn: TurnFailed) -> None:
+        """Early stages send the fault on, so that turns stay in order; late ones play what was made at the start."""
+        if stage == "endpoint":
+            self.edges.utterances.put(turn)
+        elif stage == "recognise":
+            self.edges.transcripts.put(turn)
+        elif stage == "understand":
+            for delta in self._understand_stage.apologise(turn, self._language):
+                self.edges.deltas.put(delta)
+        else:
+            self._apologise_without_voice(stage, turn)
+
+    def _apologise_without_voice(self, stage: str, turn: TurnFailed) -> None:
+        if stage == "speak":
+            self.parts.tts.abandon(turn.turn_id, turn.generation)
+        frames = self.parts.tts.apology(turn.turn_id, turn.generation, self._language, turn.captured_ns)
+        if stage == "speak":
+            for frame in frames:
+                self.edges.speech.put(frame)
+            return
+        try:
+            for frame in frames:
+                self._play(frame)
+        finally:
+            self._unplayable = (turn.turn_id, turn.generation)
+            self.turn_log.close(turn.turn_id)
+
+    def _turn_ended(self, record: TurnRecord) -> None:
+        log.info("%s", record.as_log_line())
+        self._observer.ended(record)
 
     # --- stages, in the order of the data ----------------------------------------------------------------------------
     def _hear(self, frame: AudioFrame) -> None:
@@ -280,8 +422,6 @@ class Runtime:
             self._send(utterance, silence_ms + (time.monotonic_ns() - frame.captured_ns) / NS_PER_MS)
         if self._barge_in and self.parts.endpointer.speech_started:
             self._interrupt()
-        if frame.end_of_stream:
-            self._drained.set()
 
     def _send(self, utterance: Utterance, silence_ms: float) -> None:
         """Hand an utterance on; a final one opens its turn. `silence_ms`: from the end of speech until now."""
@@ -291,6 +431,7 @@ class Runtime:
             record.ms["endpoint"] = silence_ms
             record.ms["first_audio"] = None
             record.first_audio_ns = 0
+            record.failed = None
         self.edges.utterances.put(utterance)
 
     @staticmethod
@@ -317,16 +458,28 @@ class Runtime:
         self.turn_log.interrupt_older(generation)
         return generation
 
-    def _recognise(self, utterance: Utterance) -> None:
-        for item in _not_outdated([utterance, *self.edges.utterances.drain()]):
-            with self.parts.tracer.span("asr", item.turn_id, item.stage):
-                transcript = self.parts.asr.handle(item, superseded=lambda: len(self.edges.utterances) > 0)
-            if transcript is not None:
-                self.edges.transcripts.put(transcript)
+    def _recognise(self, utterance: Utterance | TurnFailed) -> None:
+        if isinstance(utterance, TurnFailed):
+            self.edges.transcripts.put(utterance)
+            return
+        if utterance.stage != "final" and len(self.edges.utterances):
+            return  # the person has gone on speaking, or has ended, since
+        with self.parts.tracer.span("asr", utterance.turn_id, utterance.stage):
+            transcript = self.parts.asr.handle(utterance, superseded=lambda: len(self.edges.utterances) > 0)
+        if transcript is not None:
+            self.edges.transcripts.put(transcript)
+            self._observer.heard(transcript)
 
-    def _understand(self, transcript: Transcript) -> None:
+    def _understand(self, transcript: Transcript | TurnFailed) -> None:
+        if self.parts.generations.is_stale(transcript.generation):
+            return  # interrupted, and its turn closed, while this was on its way
+        if isinstance(transcript, TurnFailed):
+            self._apologise("understand", transcript)
+            return
         if transcript.stage != "partial":
             self._remember_what_was_heard()
+        if transcript.stage == "final" and transcript.text:
+            self._language = transcript.language
         for delta in self._understand_stage.answer(transcript):
             self.edges.deltas.put(delta)
 
@@ -351,7 +504,7 @@ class Runtime:
             record.ms["tts_first"] = (time.monotonic_ns() - start_ns) / NS_PER_MS
 
     def _play(self, frame: SpeechFrame) -> None:
-        if self.parts.generations.is_stale(frame.generation):
+        if self.parts.generations.is_stale(frame.generation) or self._unplayable == (frame.turn_id, frame.generation):
             return
         out_ns = self.parts.sink.play(frame)
         record = self.turn_log.get(frame.turn_id)
@@ -363,9 +516,3 @@ class Runtime:
             self.parts.tracer.instant("play", frame.turn_id, "first audio", out_ns)
         if frame.last:
             self.turn_log.close(frame.turn_id)
-
-
-def _not_outdated(waiting: list[Utterance]) -> list[Utterance]:
-    """What is still worth recognising: every final, and the newest message of a turn that is not over yet."""
-    newest = waiting[-1]
-    return [item for item in waiting if item.stage == "final" or item is newest]

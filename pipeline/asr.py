@@ -12,9 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from models.engines.base import Hypothesis, SpeechRecognizer
-from pipeline.frames import SAMPLE_RATE_HZ, Language, Transcript, Utterance
-
-NS_PER_S = 1_000_000_000
+from pipeline.frames import Language, Transcript, Utterance
 
 
 class StaleCheck(Protocol):
@@ -97,12 +95,6 @@ class AsrStage:
         raise ValueError(f"the recogniser answered in {hypothesis.language!r}; allowed are {self._languages}")
 
 
-def speech_end_ns(utterance: Utterance) -> int:
-    """Monotonic time of the last sample of speech: the newest sample's time less the silence behind the speech."""
-    behind = utterance.first_sample + len(utterance.samples) - utterance.speech_end_sample
-    return utterance.captured_ns - behind * NS_PER_S // SAMPLE_RATE_HZ
-
-
 def _transcript(utterance: Utterance, hypothesis: Hypothesis, language: Language, took_ns: int) -> Transcript:
     return Transcript(
         turn_id=utterance.turn_id,
@@ -113,7 +105,6 @@ def _transcript(utterance: Utterance, hypothesis: Hypothesis, language: Language
         language=language,
         avg_logprob=hypothesis.avg_logprob,
         captured_ns=utterance.captured_ns,
-        speech_end_ns=speech_end_ns(utterance),
         reopened=utterance.reopened,
         asr_ms=took_ns / 1e6,
     )

@@ -65,11 +65,19 @@ class Transcript:
     language: Language
     avg_logprob: float
     captured_ns: int
-    speech_end_ns: int
-    """Monotonic time at which the last sample of speech was captured: the zero of first-audio latency."""
     reopened: bool = False
     asr_ms: float = 0.0
-    endpoint_ms: float = 0.0
+
+
+# --- any stage before the answer -> understanding ------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class TurnFailed:
+    """A turn that a stage could not finish: passed on in order, answered by an apology. `stage`: where it failed."""
+
+    turn_id: int
+    generation: int
+    stage: str
+    captured_ns: int
 
 
 # --- understanding -> vehicle --------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
-"""The book of turns: one record per spoken turn, written by the stages, read by the command line and the tests."""
+"""The log of turns: one record per spoken turn, written by the stages, read by the command line and the tests."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +28,19 @@ class TurnRecord:
     decided_ns: int = 0
     first_audio_ns: int = 0
     interrupted: bool = False
+    failed: str | None = None
+    """The stage that failed on this turn; its reply then is an apology."""
     closed: bool = False
+
+    def as_log_line(self) -> str:
+        """Ids, times and outcome, and nothing of what was heard, done or said: logs are kept by others."""
+        parts = [f"turn {self.turn_id}", self.language or "no words", f"generation {self.generation}"]
+        statuses = [result.status for result in self.tool_results]
+        parts += [f"calls {' '.join(statuses)}"] if statuses else []
+        parts += [f"{name} {value:.0f} ms" for name, value in self.ms.items() if value is not None]
+        parts += ["interrupted"] if self.interrupted else []
+        parts += [f"failed in {self.failed}"] if self.failed else []
+        return ", ".join(parts)
 
     def as_json(self) -> dict[str, Any]:
         """The object that `cockpit say --json` prints for this turn."""
@@ -52,15 +65,25 @@ class TurnRecord:
             "reply": self.reply,
             "ms": {name: None if value is None else round(value, 1) for name, value in self.ms.items()},
             "interrupted": self.interrupted,
+            "failed": self.failed,
             "generation": self.generation,
         }
 
 
-class TurnLog:
-    """Open and closed turns. Thread-safe; keeps the newest `capacity` closed turns so that memory stays bounded."""
+def _ignore(_record: TurnRecord) -> None:
+    return None
 
-    def __init__(self, capacity: int = 256) -> None:
+
+class TurnLog:
+    """Open and closed turns. Thread-safe; keeps the newest `capacity` closed turns so that memory stays bounded.
+
+    on_closed: told of each turn as it ends (again when it was re-opened), by the thread that ends it and before anybody
+    sees it closed; it must return at once.
+    """
+
+    def __init__(self, capacity: int = 256, on_closed: Callable[[TurnRecord], None] = _ignore) -> None:
         self._capacity = capacity
+        self._on_closed = on_closed
         self._changed = threading.Condition()
         self._turns: dict[int, TurnRecord] = {}
 
@@ -79,8 +102,9 @@ class TurnLog:
         """Mark a turn as finished and wake whoever waits. Unknown ids are ignored: their turn had no speech."""
         with self._changed:
             record = self._turns.get(turn_id)
-            if record is not None:
+            if record is not None and not record.closed:
                 record.closed = True
+                self._on_closed(record)
             self._changed.notify_all()
             return record
 
@@ -93,9 +117,10 @@ class TurnLog:
     def interrupt_older(self, generation: int) -> None:
         """Close every open turn older than `generation`: barge-in has made its answer stale."""
         with self._changed:
-            for record in self._turns.values():
-                if not record.closed and record.generation < generation:
-                    record.interrupted = record.closed = True
+            older = [record for record in self._turns.values() if not record.closed and record.generation < generation]
+            for record in older:
+                record.interrupted = record.closed = True
+                self._on_closed(record)
             self._changed.notify_all()
 
     def get(self, turn_id: int) -> TurnRecord | None:

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 
 from cockpit.scheduling.llm_lease import ModelWork
 from pipeline.dialogue.manager import DialogueManager, Plan
-from pipeline.frames import Language, TextDelta, Transcript
+from pipeline.frames import Language, TextDelta, Transcript, TurnFailed
+from pipeline.nlg.apologies import NOT_TAKEN_BACK, SAY_AGAIN
 from pipeline.trace import Tracer
 from pipeline.turn_log import TurnLog, TurnRecord
 from pipeline.turns import Generations
+from pipeline.vehicle.signals import SignalError
 
 NS_PER_MS = 1e6
 _BUSY: dict[Language, str] = {
@@ -74,6 +76,21 @@ class UnderstandStage:
             self._turn_log.drop(transcript.turn_id)
             return
         yield from self._final(transcript)
+
+    def apologise(self, turn: TurnFailed, language: Language) -> Iterator[TextDelta]:
+        """The reply of a turn that failed before its answer was complete; what it had done is taken back."""
+        record = self._turn_log.open(turn.turn_id, turn.generation)
+        record.failed, record.language = turn.stage, record.language or language
+        self._speculation = None
+        words = SAY_AGAIN[language]
+        try:
+            self._dialogue.roll_back(turn.turn_id)
+            record.tool_results = ()
+        except SignalError:
+            words = NOT_TAKEN_BACK[language]
+        record.reply = f"{record.reply} {words}".strip()
+        for text, last in ((words, False), ("", True)):
+            yield TextDelta(turn.turn_id, turn.generation, text, language, turn.captured_ns, last)
 
     def prepare(self, busy: Callable[[], bool]) -> None:
         """In idle time: compute what the next free answer begins with. Stops when `busy` or when something comes."""

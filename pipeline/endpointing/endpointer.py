@@ -109,6 +109,8 @@ class Endpointer:
         self._filled = 0
         self._position: int | None = None
         self._captured_ns = 0
+        self._ignore_speech_for = 0
+        """Samples of silence still to come before a turn may begin."""
         self._taken_to = 0
         """Stream position before which every sample belongs to an earlier turn."""
 
@@ -128,11 +130,27 @@ class Endpointer:
             out.extend(self._end_stream())
         return out
 
-    def tick(self, now_ns: int) -> list[Utterance]:
-        """Close an open turn when no frame came for `idle_timeout_ms` (monotonic `now_ns`); [] otherwise."""
-        if self._turn is None or now_ns - self._captured_ns < self.config.idle_timeout_ms * 1_000_000:
+    def tick(self, idle_ms: float) -> list[Utterance]:
+        """Close an open turn when no frame came for `idle_timeout_ms`; [] otherwise. idle_ms: since the last frame."""
+        if self._turn is None or idle_ms < self.config.idle_timeout_ms:
             return []
         return self._close_turn()
+
+    def abandon(self) -> int | None:
+        """After a fault: give up the open turn and whatever is still said of it. Its id; None when nobody spoke.
+
+        No turn begins before `end_silence_ms` without speech have passed: the rest of a sentence is another command.
+        """
+        turn, self._turn = self._turn, None
+        begun = turn is None and True in self._recent
+        self._ignore_speech_for = _samples(self.config.end_silence_ms)
+        self._recent.clear()
+        self._filled = 0
+        if turn is not None:
+            self._taken_to = turn.block.end_sample
+        if begun:
+            return self._turn_ids.next()
+        return None if turn is None or turn.closed_at is not None else turn.turn_id
 
     def command_complete(self, turn_id: int, revision: int) -> None:
         """The candidate of this revision is a complete command: its turn may end early. Any thread, any time."""
@@ -189,6 +207,9 @@ class Endpointer:
         speech = self.detector.is_speech(window, listen=turn is not None)
         self._recent.append(speech)
         self._pre_roll.append(window, end)
+        if self._ignore_speech_for:
+            self._skip(speech, end)
+            return []
         if turn is None:
             return self._open_turn(end, captured_ns) if self._onset() else []
         turn.block.append(window)
@@ -197,6 +218,13 @@ class Endpointer:
         if speech:
             return self._speech(turn, end, captured_ns)
         return self._silence(turn, end, captured_ns)
+
+    def _skip(self, speech: bool, end: int) -> None:
+        """Wait for the silence behind a turn that was abandoned."""
+        self._recent.clear()
+        self._taken_to = end
+        whole = _samples(self.config.end_silence_ms)
+        self._ignore_speech_for = whole if speech else max(0, self._ignore_speech_for - WINDOW_SAMPLES)
 
     def _onset(self) -> bool:
         return sum(self._recent) >= self._onset_windows
@@ -295,12 +323,14 @@ class Endpointer:
             self._recent.append(speech)
             self._pre_roll.append(rest, end)
             self._finish_rest(rest, end, speech)
-        if self._turn is None and self._position is not None and 2 * sum(self._recent) >= self._onset_windows:
+        begun = 2 * sum(self._recent) >= self._onset_windows and not self._ignore_speech_for
+        if self._turn is None and self._position is not None and begun:
             # The file ended before the onset could be confirmed: half the evidence has to do, or a last word is lost.
             out.extend(self._open_turn(self._position + self._filled, self._captured_ns))
         out.extend(self._close_turn())
         self.detector.reset()
         self._pre_roll.clear()
+        self._ignore_speech_for = 0
         self._filled = 0
         self._position = None
         return out

@@ -9,6 +9,7 @@ import numpy as np
 from models.engines.base import Audio, Voice
 from models.engines.tts.espeak import SpeechFailed
 from pipeline.frames import Language, SpeechFrame, SpokenClause, TextDelta
+from pipeline.nlg.apologies import ANSWER_LOST
 from pipeline.tts.clauses import ClauseStream
 from pipeline.tts.normalise import spoken
 
@@ -28,13 +29,30 @@ class TtsStage:
         self._spoken_generation = -1
         self._index = 0
         self._closed = False
+        self._apologies: dict[Language, Audio] = {}
         self.dropped = 0
         self.failures = 0
 
     def warm_up(self) -> None:
-        """Warm up every voice."""
-        for voice in self._voices.values():
+        """Warm up every voice, and keep the audio of its apology: it must sound when the voice fails."""
+        for language, voice in self._voices.items():
             voice.warm_up()
+            chunks = list(voice.synthesise(spoken(ANSWER_LOST[language], language)))
+            self._apologies[language] = np.concatenate(chunks) if chunks else _SILENCE
+
+    def abandon(self, turn_id: int, generation: int) -> None:
+        """Drop whatever else comes of this turn's reply. For the thread that calls `handle`."""
+        self._turn, self._stream, self._closed = (generation, turn_id), None, True
+
+    def apology(self, turn_id: int, generation: int, language: Language, captured_ns: int) -> Iterator[SpeechFrame]:
+        """The frames of an apology made at `warm_up`, closed by one with `last`. Any thread."""
+        text = ANSWER_LOST[language]
+        clause = SpokenClause(turn_id, generation, self._index, text, text, language, captured_ns, last=True)
+        rate_hz = self._voices[language].sample_rate_hz
+        audio = self._apologies.get(language, _SILENCE)
+        if len(audio):
+            yield _frame(clause, audio, rate_hz)
+        yield _frame(clause, _SILENCE, rate_hz, last=True)
 
     def handle(self, delta: TextDelta) -> Iterator[SpokenClause]:
         """Clauses completed by `delta`. The turn's last one has `last`; it is empty if nothing was left to say.

@@ -40,7 +40,7 @@ class Run:
     """What one recording became: utterances with the stream position at which each was sent."""
 
     sent: list[tuple[int, Utterance]]
-    judged: int
+    model_runs: int
     windows: int
 
     @property
@@ -176,10 +176,10 @@ def test_road_noise_alone_is_no_turn(judge: SileroVad, level: float) -> None:
 # --- gate and judge ------------------------------------------------------------------------------------------------
 def test_the_gate_spares_the_judge_in_silence_and_loses_nothing(judge: SileroVad) -> None:
     quiet = np.zeros(16_000 * 10, np.float32)
-    assert run(judge, quiet).judged == 0
+    assert run(judge, quiet).model_runs == 0
     speech = np.concatenate([quiet, recording("en05.wav"), quiet])
     gated, open_ = run(judge, speech), run(judge, speech, gate=OpenGate())
-    assert gated.judged < open_.judged / 4
+    assert gated.model_runs < open_.model_runs / 4
     assert len(gated.finals) == len(open_.finals) == 1
     assert abs(gated.finals[0].first_sample - open_.finals[0].first_sample) <= 100 * MS
 
