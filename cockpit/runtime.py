@@ -480,6 +480,8 @@ class Runtime:
             self._remember_what_was_heard()
         if transcript.stage == "final" and transcript.text:
             self._language = transcript.language
+        if transcript.stage == "final":
+            log.debug("turn %d is answered", transcript.turn_id)
         for delta in self._understand_stage.answer(transcript):
             self.edges.deltas.put(delta)
 

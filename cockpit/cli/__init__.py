@@ -2,7 +2,8 @@
 `cockpit doctor` works on a machine where half of the packages are missing.
 
 A command raises `CockpitError`; `main` turns it into one message on stderr (and one JSON object on stdout with
-`--json`) and its exit code: 2 wrong input or configuration, 3 cannot start as asked, 4 fetching failed.
+`--json`) and its exit code: 2 wrong input or configuration, 3 cannot start as asked, 4 fetching failed,
+5 a stage failed for good. A signal ends it with 128 + its number (cockpit/stop_signals.py).
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ EXIT_CODES: tuple[tuple[int | str, str], ...] = (
     (2, "wrong input or profile"),
     (3, "cannot start as asked"),
     (4, "fetching failed"),
+    (5, "a stage failed on three turns in a row"),
+    (130, "stopped by Ctrl-C (SIGINT)"),
+    (143, "stopped by SIGTERM"),
+    (129, "stopped by SIGHUP"),
 )
 """Of both programs; the help pages and the man pages show them, the README explains them."""
 
@@ -41,7 +46,7 @@ class Command:
 COMMANDS: tuple[Command, ...] = (
     Command("say", "cockpit.cli.talk:say", "Play WAV files through the whole chain."),
     Command("listen", "cockpit.cli.talk:listen", "Listen to the microphone and answer through the speaker."),
-    Command("ask", "cockpit.cli.talk:ask", "Answer one line of text."),
+    Command("ask", "cockpit.cli.talk:ask", "Answer text: one line, or those of standard input."),
     Command("models", "cockpit.cli.models:app", "Fetch, list, build and verify model weights.", group=True),
     Command("kernels", "cockpit.cli.kernels:app", "Compile the GPU kernels for the device here.", group=True),
     Command("profile", "cockpit.cli.profile:app", "Check, show and compare profiles.", group=True),

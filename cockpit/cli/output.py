@@ -19,6 +19,12 @@ def print_json(value: Any) -> None:
     sys.stdout.write(dumps_text(value, default=str, pretty=True) + "\n")
 
 
+def print_json_line(value: Any) -> None:
+    """One JSON object on one line of stdout, at once: for a reader that follows along."""
+    sys.stdout.write(dumps_text(value, default=str) + "\n")
+    sys.stdout.flush()
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns as wide as their widest cell, never cut; the heading is bold on a terminal."""
     cells = [[str(cell) for cell in row] for row in rows]

@@ -1,8 +1,8 @@
-"""`cockpit say`, `cockpit listen`, `cockpit ask`: the whole chain, from a file, a microphone or a line of text."""
+"""`cockpit say`, `cockpit listen`, `cockpit ask`: the whole chain, from files, a microphone or lines of text."""
 
 from __future__ import annotations
 
-import signal
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,22 +12,27 @@ from typing import Annotated
 
 import typer
 
+from cockpit import stop_signals
 from cockpit.assemble import Announce, Assembly, assemble
-from cockpit.cli.output import JsonFlag, print_json
+from cockpit.cli.output import JsonFlag, print_json, print_json_line
 from cockpit.cli.timeline import check_text, timeline
+from cockpit.cli.turn_printer import TurnPrinter
 from cockpit.cli.values import language_values, profile_values
 from cockpit.profile.load import LoadedProfile, load_profile
 from cockpit.profile.sections import Profile
-from cockpit.runtime import NullSink, Runtime, Sink
+from cockpit.runtime import NullSink, Observer, Runtime, Sink
 from cockpit.scheduling.control_socket import default_socket
 from cockpit.scheduling.voice_task import SharingPlan
-from cockpit.telemetry.trace import TraceRecorder
+from cockpit.telemetry.logs import LogLevel, configure
+from cockpit.telemetry.trace import TraceRecorder, check_writable
 from models.errors import InputError, StartupError
 from models.store.store import Store
 from pipeline.audio.sink import SpeakerSink, WavSink
 from pipeline.audio.source import MicSource, Pace, WavSource
 from pipeline.frames import Language
 from pipeline.trace import NullTracer, Tracer
+
+log = logging.getLogger("cockpit.cli")
 
 ProfileName = Annotated[
     str,
@@ -37,6 +42,10 @@ ProfileName = Annotated[
 ]
 OutFolder = Annotated[Path | None, typer.Option("--out", help="Write one reply WAV per turn into this folder.")]
 TraceFile = Annotated[Path | None, typer.Option("--trace", help="Write a Chrome/Perfetto trace of every stage.")]
+LogOption = Annotated[
+    LogLevel, typer.Option("--log-level", help="Least that is logged to stderr. debug may log what was heard.")
+]
+LineFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object a line, one per turn, as turns end.")]
 
 TURN_TIMEOUT_S = 120.0
 
@@ -51,23 +60,38 @@ class Talk:
 
 
 @contextmanager
-def talking(profile_name: str, sink: Sink, trace: Path | None, *, live: bool, quiet: bool) -> Iterator[Talk]:
-    """Assemble, start, hand over, stop; the trace is written whatever happens."""
+def talking(
+    profile_name: str,
+    sink: Sink,
+    trace: Path | None,
+    *,
+    live: bool,
+    quiet: bool,
+    observer: Observer | None = None,
+) -> Iterator[Talk]:
+    """Assemble, start, hand over, stop; the trace is written whatever happens, and no signal cuts the closing short."""
+    if trace is not None:
+        check_writable(trace)
     loaded = load_profile(profile_name)
     profile, store = loaded.profile, Store.open()
     tracer: TraceRecorder | None = TraceRecorder() if trace else None
     used: Tracer = tracer or NullTracer()
     sharing = _sharing(loaded, store, live=live)
     assembly = assemble(profile, store, sink, tracer=used, announce=_announce(quiet), sharing=sharing)
-    runtime = Runtime(assembly.parts, live=live, barge_in=profile.audio.barge_in)
-    runtime.start()
+    runtime = Runtime(assembly.parts, live=live, barge_in=profile.audio.barge_in, observer=observer)
     try:
+        runtime.start()
         yield Talk(runtime, assembly, profile)
         runtime.stop()
+    except BaseException:
+        with stop_signals.shielded():
+            runtime.abort()
+        raise
     finally:
-        assembly.close()
-        if tracer is not None and trace is not None:
-            tracer.write(trace)
+        with stop_signals.shielded():
+            assembly.close()
+            if tracer is not None and trace is not None:
+                tracer.write(trace)
 
 
 def say(
@@ -77,8 +101,10 @@ def say(
     trace: TraceFile = None,
     fast: Annotated[bool, typer.Option("--fast", help="Feed the files as fast as they are taken.")] = False,
     json: JsonFlag = False,
+    log_level: LogOption = LogLevel.warning,
 ) -> None:
     """Play WAV files through the whole chain, one after another, at the speed they were spoken."""
+    configure(log_level)
     sources = [WavSource(file) for file in files]
     sink: Sink = WavSink(out, pace="fast") if out else NullSink()
     with talking(profile, sink, trace, live=False, quiet=json) as talk:
@@ -86,57 +112,101 @@ def say(
         shown: set[int] = set()
         for source in sources:
             talk.runtime.listen(WavSource(source.path, pace=pace, frame_samples=talk.profile.audio.frame_samples))
-            if not talk.runtime.wait_idle(TURN_TIMEOUT_S):
-                raise StartupError(f"{source.path.name}: no answer within {TURN_TIMEOUT_S:.0f} s")
+            _wait(talk.runtime, f"{source.path.name}: ")
             _show_new(talk.runtime, shown, source.path.name, quiet=json)
         if json:
-            _print_turns(talk.runtime)
+            print_json({"turns": [record.as_json() for record in talk.runtime.turn_log.closed()]})
 
 
 def ask(
-    text: Annotated[str, typer.Argument(help="What the driver says.")],
+    text: Annotated[
+        str | None, typer.Argument(help="What the driver says; without it, lines are read from standard input.")
+    ] = None,
     profile: ProfileName = "cpu",
     language: Annotated[
         str, typer.Option("--language", help="en, zh or auto.", autocompletion=language_values)
     ] = "auto",
     out: OutFolder = None,
     trace: TraceFile = None,
-    json: JsonFlag = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object; with standard input one a line, one per turn.")
+    ] = False,
+    log_level: LogOption = LogLevel.warning,
 ) -> None:
-    """Answer one line of text: the same chain, less the ears."""
-    words = check_text(text)
-    spoken_in = _language(words, language)
+    """Answer text as if it had been heard: one line, or every line of standard input in one process until its end.
+
+    The dialogue goes on from line to line: state, and what "it" means.
+    """
+    configure(log_level)
+    words = None if text is None else check_text(text)
+    _language(words or "", language)
     sink: Sink = WavSink(out, pace="fast") if out else NullSink()
     with talking(profile, sink, trace, live=False, quiet=json) as talk:
-        talk.runtime.ask(words, spoken_in, talk.assembly.turn_ids.next())
-        if not talk.runtime.wait_idle(TURN_TIMEOUT_S):
-            raise StartupError(f"no answer within {TURN_TIMEOUT_S:.0f} s")
-        if json:
-            _print_turns(talk.runtime)
-        else:
-            _show_new(talk.runtime, set(), "asked", quiet=False)
+        shown: set[int] = set()
+        for line in _lines() if words is None else [words]:
+            talk.runtime.ask(line, _language(line, language), talk.assembly.turn_ids.next())
+            _wait(talk.runtime, "")
+            if not json:
+                _show_new(talk.runtime, shown, "asked", quiet=False)
+            elif words is None:
+                print_json_line(talk.runtime.turn_log.closed()[-1].as_json())
+        if json and words is not None:
+            print_json({"turns": [record.as_json() for record in talk.runtime.turn_log.closed()]})
 
 
-def listen(profile: ProfileName = "cpu", trace: TraceFile = None, json: JsonFlag = False) -> None:
-    """Listen to the microphone and answer through the speaker until Ctrl-C."""
+def listen(
+    profile: ProfileName = "cpu",
+    trace: TraceFile = None,
+    json: LineFlag = False,
+    log_level: LogOption = LogLevel.info,
+) -> None:
+    """Listen to the microphone and answer through the speaker until a signal ends it.
+
+    Each turn is printed as it ends; on a terminal, what is understood so far too. Ctrl-C ends it with exit code 130,
+    SIGTERM with 143, SIGHUP with 129.
+    """
+    configure(log_level)
     loaded = load_profile(profile).profile
     source = MicSource(_device(loaded.audio.input_device), frame_samples=loaded.audio.frame_samples)
     sink = SpeakerSink(_device(loaded.audio.output_device))
     sink.start()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service's stop ends it as Ctrl-C does
-    with talking(profile, sink, trace, live=True, quiet=json) as talk:
-        if not json:
-            typer.echo(f"listening on {source.name} at {source.rate_hz} Hz; Ctrl-C ends it")
+    printer = TurnPrinter("microphone", as_json=json)
+    try:
+        with talking(profile, sink, trace, live=True, quiet=json, observer=printer) as talk:
+            if not json:
+                typer.echo(f"listening on {source.name} at {source.rate_hz} Hz; Ctrl-C ends it")
+            with printer:
+                talk.runtime.listen(source)
+                talk.runtime.wait_idle(5.0)
+    finally:
+        log.info("microphone: xruns %d, samples lost %d", source.xruns, source.overrun_samples)
+
+
+def _wait(runtime: Runtime, what: str) -> None:
+    if not runtime.wait_idle(TURN_TIMEOUT_S):
+        raise StartupError(f"{what}no answer within {TURN_TIMEOUT_S:.0f} s; try --log-level debug, and cockpit doctor")
+
+
+def _lines() -> Iterator[str]:
+    """The lines of standard input without blank ones; with a prompt, and line editing, on a terminal."""
+    if sys.stdin.isatty():
+        import readline  # noqa: F401  (gives `input` its line editing)
+
+        while True:
+            try:
+                line = input("> ")
+            except EOFError:
+                print()
+                return
+            if line.strip():
+                yield line.strip()
+    for number, raw in enumerate(sys.stdin.buffer, 1):
         try:
-            talk.runtime.listen(source)
-        except KeyboardInterrupt:
-            source.stop()
-        talk.runtime.wait_idle(5.0)
-        if json:
-            _print_turns(talk.runtime)
-        else:
-            _show_new(talk.runtime, set(), "microphone", quiet=False)
-            typer.echo(f"xruns {source.xruns}, samples lost {source.overrun_samples}")
+            line = raw.decode().strip()
+        except UnicodeDecodeError as error:
+            raise InputError(f"line {number} of standard input is not UTF-8 ({error.reason}); convert it") from error
+        if line:
+            yield line
 
 
 def _sharing(loaded: LoadedProfile, store: Store, *, live: bool) -> SharingPlan | None:
@@ -177,7 +247,3 @@ def _show_new(runtime: Runtime, shown: set[int], title: str, *, quiet: bool) -> 
         typer.echo(timeline(record, title) + "\n")
     if not fresh:
         typer.echo(f"{title}  no speech heard\n")
-
-
-def _print_turns(runtime: Runtime) -> None:
-    print_json({"turns": [record.as_json() for record in runtime.turn_log.closed()]})

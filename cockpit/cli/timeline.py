@@ -29,6 +29,8 @@ def _lines(record: TurnRecord, title: str) -> Iterator[str]:
         reason = f" ({result.reason})" if result.reason else ""
         yield f"  car     {result.status}{reason}  {state}".rstrip()
     yield f"  reply   {record.reply}" + ("  [interrupted]" if record.interrupted else "")
+    if record.failed:
+        yield f"  failed  in stage {record.failed}; see the log"
     yield "  ms      " + " | ".join(f"{name} {_ms(value)}" for name, value in record.ms.items())
     first_audio = record.ms["first_audio"]
     if first_audio:

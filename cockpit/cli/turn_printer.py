@@ -3,18 +3,19 @@ slow terminal or pipe never holds up a stage."""
 
 from __future__ import annotations
 
+import os
 import queue
-import sys
 import threading
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from cockpit.cli.output import print_json_line
 from cockpit.cli.timeline import timeline
 from pipeline.frames import Transcript
-from pipeline.json_codec import dumps_text
 from pipeline.turn_log import TurnRecord
 
 WAITING = 256
@@ -52,7 +53,8 @@ class TurnPrinter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Print what waits, then give the terminal back."""
-        self._waiting.put(None)
+        with suppress(queue.Full):
+            self._waiting.put(None, timeout=1.0)
         self._thread.join(timeout=5.0)
         self._live.stop()
 
@@ -67,14 +69,13 @@ class TurnPrinter:
             try:
                 self._print(item)
             except BrokenPipeError:  # whoever read stdout has gone; the car is served all the same
-                return
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
     def _print(self, item: str | TurnRecord) -> None:
         if isinstance(item, str):
             self._live.update(Text(f"… {item}", style="dim", overflow="ellipsis", no_wrap=True), refresh=True)
         elif self._as_json:
-            sys.stdout.write(dumps_text(item.as_json(), default=str) + "\n")
-            sys.stdout.flush()
+            print_json_line(item.as_json())
         else:
             if self._show_partials:
                 self._live.update(Text(""), refresh=True)

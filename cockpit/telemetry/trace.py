@@ -82,6 +82,20 @@ class TraceRecorder:
             self._spans.append(span)
 
 
+def check_writable(path: Path) -> None:
+    """Refuse, before the run, a path that `TraceRecorder.write` could not write. Raises InputError."""
+    problem = "it is a folder" if path.is_dir() else ""
+    if not problem:
+        try:
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+            os.close(handle)
+            os.unlink(name)
+        except OSError as error:
+            problem = error.strerror or str(error)
+    if problem:
+        raise InputError(f"cannot write the trace to {path} ({problem}); choose another --trace")
+
+
 def chrome_trace(spans: tuple[Span, ...]) -> dict[str, Any]:
     """The Chrome trace object: a track per stage in order of first appearance, times in us from the first span."""
     tracks: dict[str, int] = {}

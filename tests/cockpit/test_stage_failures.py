@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,8 +14,9 @@ from cockpit.telemetry.trace import TraceRecorder
 from pipeline.frames import AudioFrame, SpeechFrame, Utterance
 from pipeline.nlg.apologies import ANSWER_LOST, NOT_TAKEN_BACK, SAY_AGAIN
 from pipeline.vehicle.signals import SignalError
-from tests.support.audio_fakes import frames
+from tests.support.audio_frames import frames
 from tests.support.fake_chain import MS, RecordingSink, fake_parts, sound, utterance
+from tests.support.waiting import until
 
 SECRET = "what the driver said"
 DEFROSTER = "Vehicle.Cabin.HVAC.IsRearDefrosterActive"
@@ -56,13 +56,6 @@ def runtime(sink: FailingSink, tracer: TraceRecorder) -> Iterator[Runtime]:
 def say(runtime: Runtime) -> bool:
     runtime.listen(utterance())
     return runtime.wait_idle(30.0)
-
-
-def wait_until(true: Callable[[], bool], at_most_s: float = 30.0) -> None:
-    deadline_s = time.monotonic() + at_most_s
-    while not true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)
 
 
 def break_stage(runtime: Runtime, sink: FailingSink, stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +168,7 @@ def test_a_fault_in_work_ahead_of_the_end_costs_nothing(runtime: Runtime, monkey
     def slow_at_the_end() -> Iterator[AudioFrame]:
         for frame in utterance():
             if frame.first_sample > 1300 * MS:  # the candidate is on its way: nothing newer may overtake it
-                wait_until(lambda: runtime.stage_failures.counts["recognise"] > 0)
+                until(lambda: runtime.stage_failures.counts["recognise"] > 0)
             yield frame
 
     monkeypatch.setattr(runtime.parts.asr, "handle", fail_early)

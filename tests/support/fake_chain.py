@@ -17,7 +17,8 @@ from pipeline.frames import AudioFrame, SpeechFrame
 from pipeline.trace import NullTracer, Tracer
 from pipeline.tts.stage import TtsStage
 from pipeline.turns import Generations, TurnIds
-from tests.support.audio_fakes import LoudnessJudge, frames
+from tests.support.audio_frames import frames
+from tests.support.fake_vad import LoudnessVad
 
 MS = 16
 
@@ -83,7 +84,7 @@ def fake_parts(
     tts = TtsStage({"en": Voice(reply_s), "zh": Voice(reply_s)})
     tts.warm_up()
     return Parts(
-        Endpointer(EndpointConfig(), OpenGate(), LoudnessJudge(), generations, turn_ids),  # type: ignore[arg-type]
+        Endpointer(EndpointConfig(), OpenGate(), LoudnessVad(), generations, turn_ids),  # type: ignore[arg-type]
         AsrStage(ScriptedEar(text), languages=("en", "zh"), generations=generations),
         DialogueManager.create(by_sound=False),
         tts,

@@ -110,7 +110,13 @@ class EspeakWorker:
             return self._process
         self.close()
         command = [sys.executable, "-I", "-S", wire.__file__, self._library, self._data_dir]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            process_group=0,  # a terminal's Ctrl-C is for Cockpit, which then ends its child
+        )
         self._finalizer = weakref.finalize(self, _stop, self._process)
         self.starts += 1
         return self._process
