@@ -207,15 +207,14 @@ class Runtime:
 
     # --- life ------------------------------------------------------------------------------------------------------
     def start(self) -> None:
-        edges = self.edges
-        rows: tuple[tuple[Channel[Any], Callable[[Any], None], Channel[Any] | None], ...] = (
-            (edges.frames, self._hear, edges.utterances),
-            (edges.utterances, self._recognise, edges.transcripts),
-            (edges.transcripts, self._understand, edges.deltas),
-            (edges.deltas, self._speak, edges.speech),
-            (edges.speech, self._play, None),
+        stages: tuple[tuple[str, Channel[Any], Callable[[Any], None], Channel[Any] | None], ...] = (
+            ("endpoint", self.edges.frames, self._hear, self.edges.utterances),
+            ("recognise", self.edges.utterances, self._recognise, self.edges.transcripts),
+            ("understand", self.edges.transcripts, self._understand, self.edges.deltas),
+            ("speak", self.edges.deltas, self._speak, self.edges.speech),
+            ("play", self.edges.speech, self._play, None),
         )
-        for name, (inbox, work, outbox) in zip(STAGES, rows, strict=True):
+        for name, inbox, work, outbox in stages:
             thread = threading.Thread(target=self._stage, args=(name, inbox, work, outbox), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()

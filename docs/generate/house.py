@@ -94,6 +94,7 @@ def edges() -> list[Edge]:
     for field in dataclasses.fields(runtime.Edges):
         channel, live = getattr(for_file, field.name), getattr(for_microphone, field.name)
         (message,) = typing.get_args(hints[field.name])
+        message = (typing.get_args(message) or (message,))[0]  # beside it only the news that a turn has failed
         found.append(Edge(field.name, message.__name__, channel.capacity, channel.policy, live.policy))
     return found
 
