@@ -6,20 +6,23 @@
 The zero is acoustic, as in benchmarks/chain/turn.py: the known last sample of speech of each WAV. Commands mostly need
 no model step, so free questions follow, asked in words: there the zero is the end of recognition, and what is timed is
 the plan, the model's first token, its first clause and the voice. `--compare-cpu` plays the same commands to profile
-`cpu` afterwards, in the same process. Times per stage come from the ledger of turns."""
+`cpu` afterwards, in the same process. Times per stage come from the turn log.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.commands import ANSWER_LIMIT_S, chosen_commands, play, plot_first_audio, turn_row
-from benchmarks.harness.report import Report, head, percentiles, report_options
+from benchmarks.harness.playback import ANSWER_LIMIT_S, chosen_commands, play, turn_row
+from benchmarks.harness.plots import plot_first_audio
+from benchmarks.harness.report import Report, command_line, head, percentiles, report_options
 from cockpit.assemble import Assembly, assemble
 from cockpit.profile.load import load_profile
 from cockpit.runtime import NullSink, Runtime
@@ -43,8 +46,8 @@ QUESTIONS: tuple[tuple[str, Language], ...] = (
 )
 
 
-def main() -> int:
-    options = _arguments()
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
     if options.saved is not None:
         _show(json.loads(options.saved.read_text(encoding="utf-8")), options)
         return 0
@@ -80,15 +83,15 @@ def _show(values: dict[str, Any], options: argparse.Namespace) -> None:
         _print(values)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = command_line(__name__, __doc__)
     parser.add_argument("--profile", default="h200")
     parser.add_argument("--commands", type=int, default=24, help="how many spoken commands, half en, half zh (24)")
     parser.add_argument("--compare-cpu", action="store_true", help="the same commands with profile cpu")
     parser.add_argument("--plot", type=Path, help="write the distributions as a picture")
     parser.add_argument("--saved", type=Path, help="play nothing: show what an earlier run wrote with --out")
     report_options(parser, 145.0)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def run_profile(
@@ -220,7 +223,3 @@ def _print(values: dict[str, Any]) -> None:
         )
     if "compared" in values:
         print(json.dumps(values["compared"], ensure_ascii=False))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

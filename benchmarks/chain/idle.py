@@ -2,23 +2,23 @@
 
     python -m benchmarks idle [--json] [--seconds 20]
 
-`vad`: gate, judge and endpointer alone; frames go through as fast as they are taken and CPU time is divided by the
+`vad`: gate, VAD model and endpointer alone; frames go through as fast as they are taken and CPU time is divided by the
 length of the stream. `runtime`: the whole process as the car runs it, every model loaded and warm, every stage's thread
 waiting, frames at real-time pace, so that whatever wakes up in between is counted too. Peak memory: the whole process.
 """
 
 from __future__ import annotations
 
-import argparse
 import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.harness.report import command_line
 from cockpit.assemble import assemble
 from cockpit.profile.load import load_profile
 from cockpit.runtime import NullSink, Runtime
@@ -68,13 +68,13 @@ def peak_memory_mb() -> float:
 
 
 def measure_vad(seconds: int) -> dict[str, Any]:
-    """Gate, judge and endpointer alone."""
-    judge = SileroVad.load(Store.open().built("silero-vad"))
-    judge.warm_up()
+    """Gate, VAD model and endpointer alone."""
+    vad_model = SileroVad.load(Store.open().built("silero-vad"))
+    vad_model.warm_up()
     result: dict[str, Any] = {}
     for name, samples in streams(seconds).items():
-        judge.reset()
-        pointer = Endpointer(EndpointConfig(), WebRtcGate.load(), judge, Generations(), TurnIds())
+        vad_model.reset()
+        pointer = Endpointer(EndpointConfig(), WebRtcGate.load(), vad_model, Generations(), TurnIds())
         turns = 0
 
         def listen(stream: Iterator[AudioFrame], pointer: Endpointer = pointer) -> None:
@@ -82,8 +82,8 @@ def measure_vad(seconds: int) -> dict[str, Any]:
             turns += sum(len(pointer.push(frame)) for frame in stream)
 
         share = share_of_core(listen, samples)
-        judged = pointer.detector.judged / pointer.detector.windows
-        result[name] = {"core_share": share, "judged_share": judged, "false_turns": turns}
+        model_share = pointer.detector.model_runs / pointer.detector.windows
+        result[name] = {"core_share": share, "model_share": model_share, "false_turns": turns}
     return result
 
 
@@ -118,13 +118,12 @@ def resident_mb() -> float:
         return int(file.read().split()[1]) * resource.getpagesize() / 1e6
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table or, with --json, one object."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = command_line(__name__, __doc__)
     parser.add_argument("--seconds", type=int, default=20, help="length of each stream")
     parser.add_argument("--profile", default="cpu")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     result = {
         "vad": measure_vad(options.seconds),
         "runtime": measure_runtime(options.profile, options.seconds),
@@ -133,18 +132,15 @@ def main() -> None:
     result["peak_memory_mb"] = peak_memory_mb()
     if options.json:
         print(dumps_text(result))
-        return
-    print(f"{'stream':18}{'VAD alone':>12}{'whole runtime':>15}{'judge runs a window':>21}{'false turns':>13}")
+        return 0
+    print(f"{'stream':18}{'VAD alone':>12}{'whole runtime':>15}{'VAD model a window':>21}{'false turns':>13}")
     for name, row in result["vad"].items():
         whole = result["runtime"][name]
-        shares = f"{row['core_share']:12.2%}{whole['core_share']:15.2%}{row['judged_share']:21.2f}"
+        shares = f"{row['core_share']:12.2%}{whole['core_share']:15.2%}{row['model_share']:21.2f}"
         print(f"{name:18}{shares}{row['false_turns'] + whole['false_turns']:13}")
     print(
         f"(share of one core)   memory of the process: {result['runtime']['loaded_mb']:.0f} MB loaded and warm, ",
         end="",
     )
     print(f"{result['peak_memory_mb']:.0f} MB at its peak")
-
-
-if __name__ == "__main__":
-    main()
+    return 0

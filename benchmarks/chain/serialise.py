@@ -2,21 +2,21 @@
 
     python -m benchmarks serialise [--json]
 
-Every place where bytes are made, with a 16K-token context (about 0.5 MB of JSON) where one is involved. `ratio` is
+Every edge where bytes are made, with a 16K-token context (about 0.5 MB of JSON) where one is involved. `ratio` is
 how many times faster than `json.dumps` of the same object, both as medians of one run. `hop`: one message through a
 channel to a thread that waits for it.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.harness.report import command_line
 from cockpit.telemetry.trace import Span, chrome_trace
 from pipeline.channels import Channel, Closed
 from pipeline.json_codec import ContextEncoder, StateEncoder, dumps, json_lines
@@ -26,7 +26,7 @@ CHARACTERS_PER_TOKEN = 4
 HOP_LIMIT_US = 100.0
 REQUIRED_RATIO = 20.0
 
-Place = tuple[str, Callable[[], object], Callable[[], object]]
+Edge = tuple[str, Callable[[], object], Callable[[], object]]
 
 
 def context_messages() -> list[dict[str, Any]]:
@@ -65,8 +65,8 @@ def vehicle_state() -> dict[str, Any]:
     }
 
 
-def places() -> list[Place]:
-    """(place, what Cockpit does, the same through json.dumps)."""
+def edges() -> list[Edge]:
+    """(edge, what Cockpit does, the same through json.dumps)."""
     messages = context_messages()
     state = vehicle_state()
     call = messages[0]["tool_calls"][0]
@@ -140,11 +140,11 @@ def measure_encoding(ours: Callable[[], object], theirs: Callable[[], object], r
 def measure() -> dict[str, Any]:
     """The whole table as one object."""
     rows = {}
-    for place, ours, theirs in places():
-        repeats = 15 if "context" in place or "trace" in place else 400
-        rows[place] = measure_encoding(ours, theirs, repeats)
+    for edge, ours, theirs in edges():
+        repeats = 15 if "context" in edge or "trace" in edge else 400
+        rows[edge] = measure_encoding(ours, theirs, repeats)
     size = len(dumps(context_messages()))
-    return {"context_tokens": CONTEXT_TOKENS, "context_bytes": size, "places": rows, "hop": measure_hop()}
+    return {"context_tokens": CONTEXT_TOKENS, "context_bytes": size, "edges": rows, "hop": measure_hop()}
 
 
 def _time_us(work: Callable[[], object]) -> float:
@@ -153,21 +153,17 @@ def _time_us(work: Callable[[], object]) -> float:
     return (time.perf_counter_ns() - start_ns) / 1e3
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table or, with --json, one object."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
+    parser = command_line(__name__, __doc__)
+    options = parser.parse_args(arguments)
     result = measure()
     if options.json:
         print(dumps(result).decode())
-        return
-    print(f"{'place':31}{'us':>10}{'json.dumps us':>16}{'ratio':>9}   ({result['context_bytes']} bytes of context)")
-    for place, row in result["places"].items():
-        print(f"{place:31}{row['us']:10.1f}{row['json_dumps_us']:16.1f}{row['ratio']:8.1f}x")
+        return 0
+    print(f"{'edge':31}{'us':>10}{'json.dumps us':>16}{'ratio':>9}   ({result['context_bytes']} bytes of context)")
+    for edge, row in result["edges"].items():
+        print(f"{edge:31}{row['us']:10.1f}{row['json_dumps_us']:16.1f}{row['ratio']:8.1f}x")
     hop = result["hop"]
     print(f"hop between stages: P50 {hop['p50_us']:.1f} us, P99 {hop['p99_us']:.1f} us (limit {HOP_LIMIT_US:.0f} us)")
-
-
-if __name__ == "__main__":
-    main()
+    return 0

@@ -17,11 +17,12 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.harness.report import command_line
 from hil import AUDIO
 from models.store.store import Store
 
@@ -40,19 +41,19 @@ Loader = Callable[["Placement | None"], tuple[Request, Callable[[], None]]]
 LANE = "lane"
 
 
-def built(kind: str, place: Placement | None) -> Path:
-    """The default model of that kind for the place."""
+def built(kind: str, placement: Placement | None) -> Path:
+    """The default model of that kind for the placement."""
     from benchmarks.harness.devices import ON_CPU, ON_CUDA
 
-    return Store.open().ensure((ON_CPU if place is None else ON_CUDA)[kind])
+    return Store.open().ensure((ON_CPU if placement is None else ON_CUDA)[kind])
 
 
-def load_llm(place: Placement | None) -> tuple[Request, Callable[[], None]]:
+def load_llm(placement: Placement | None) -> tuple[Request, Callable[[], None]]:
     """A turn: a prompt of 64 tokens that shares no prefix with the last one, 8 tokens of reply."""
     from models.engines.llm.causal_lm import CausalLM
 
-    lanes = None if place is None else {LANE: place}
-    lm = CausalLM.load(built("llm", place), threads=THREADS, context_tokens=512, placements=lanes, slots=2)
+    lanes = None if placement is None else {LANE: placement}
+    lm = CausalLM.load(built("llm", placement), threads=THREADS, context_tokens=512, placements=lanes, slots=2)
     text = lm.tokenizer.encode("The driver asked for a warmer cabin before the motorway, and it began to rain. " * 8)
     session = lm.open_session()
 
@@ -63,13 +64,13 @@ def load_llm(place: Placement | None) -> tuple[Request, Callable[[], None]]:
     return request, lm.warm_up
 
 
-def load_asr(place: Placement | None) -> tuple[Request, Callable[[], None]]:
+def load_asr(placement: Placement | None) -> tuple[Request, Callable[[], None]]:
     """One of the recorded commands."""
     import soundfile
 
     from models.engines.whisper.engine import WhisperEngine
 
-    recognizer = WhisperEngine.load(built("asr", place), threads=THREADS, placement=place)
+    recognizer = WhisperEngine.load(built("asr", placement), threads=THREADS, placement=placement)
     path = AUDIO / "en01.wav"
     samples, rate = soundfile.read(path, dtype="float32")
     if rate != 16_000:
@@ -77,13 +78,13 @@ def load_asr(place: Placement | None) -> tuple[Request, Callable[[], None]]:
     return (lambda index: recognizer.transcribe(samples[index:], languages=("en",))), recognizer.warm_up
 
 
-def load_tts(place: Placement | None) -> tuple[Request, Callable[[], None]]:
+def load_tts(placement: Placement | None) -> tuple[Request, Callable[[], None]]:
     """One clause, sentence by sentence another one of the same length."""
     from models.engines.tts.espeak import EspeakWorker
     from models.engines.tts.piper import PiperVoice
 
     worker = EspeakWorker.load(Store.open().ensure("espeak-ng"))
-    voice = PiperVoice.load(built("tts", place), threads=THREADS, placement=place, phonemizer=worker)
+    voice = PiperVoice.load(built("tts", placement), threads=THREADS, placement=placement, phonemizer=worker)
     return (lambda index: list(voice.synthesise(f"Turn left in {NUMBERS.split()[index]} kilometres."))), voice.warm_up
 
 
@@ -91,7 +92,7 @@ LOADERS: dict[str, Loader] = {"llm": load_llm, "asr": load_asr, "tts": load_tts}
 
 
 @contextmanager
-def place_on(device: str) -> Iterator[Placement | None]:
+def placement_on(device: str) -> Iterator[Placement | None]:
     """A lane of the GPU, opened for the body; None for the CPU."""
     if device == "cpu":
         yield None
@@ -99,15 +100,15 @@ def place_on(device: str) -> Iterator[Placement | None]:
     from benchmarks.harness.devices import opened
 
     with opened(device, THREADS) as bench:
-        yield bench.place(bench.lanes[0])
+        yield bench.placement(bench.lanes[0])
 
 
 def child(engine: str, kind: str, device: str) -> dict[str, float]:
     """In a fresh process: ms of the first request and the median of those after it."""
     loader = LOADERS[engine]
     began = time.perf_counter()
-    with place_on(device) as place:
-        request, warm_up = loader(place)
+    with placement_on(device) as placement:
+        request, warm_up = loader(placement)
         if kind != "cold":
             if kind == "warm":
                 warm_up()
@@ -126,7 +127,7 @@ def child(engine: str, kind: str, device: str) -> dict[str, float]:
 
 def fresh(engine: str, kind: str, device: str) -> dict[str, float]:
     """`child` in a process of its own. Raises CalledProcessError with what it said on stderr."""
-    command = [sys.executable, "-m", "benchmarks.chain.warmup", "--child", engine, kind, "--device", device]
+    command = [sys.executable, "-m", "benchmarks", "warmup", "--child", engine, kind, "--device", device]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         sys.stderr.write(done.stderr)
@@ -155,29 +156,28 @@ def measure(engine: str, processes: int, device: str) -> dict[str, float]:
     }
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    options.add_argument("--json", action="store_true")
-    options.add_argument("--engines", default="llm,asr,tts")
-    options.add_argument("--processes", type=int, default=3)
-    options.add_argument("--child", nargs=2, metavar=("ENGINE", "KIND"), help=argparse.SUPPRESS)
-    chosen = options.parse_args()
-    if chosen.child:
-        engine, kind = chosen.child
-        print(json.dumps(child(engine, kind, chosen.device)))
-        return
-    unknown = [name for name in chosen.engines.split(",") if name not in LOADERS]
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = command_line(__name__, __doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--engines", default="llm,asr,tts")
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--child", nargs=2, metavar=("ENGINE", "KIND"), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.child:
+        engine, kind = options.child
+        print(json.dumps(child(engine, kind, options.device)))
+        return 0
+    unknown = [name for name in options.engines.split(",") if name not in LOADERS]
     if unknown:
-        options.error(f"unknown engines {unknown}; known: {', '.join(LOADERS)}")
-    engines = {name: measure(name, chosen.processes, chosen.device) for name in chosen.engines.split(",")}
+        parser.error(f"unknown engines {unknown}; known: {', '.join(LOADERS)}")
+    engines = {name: measure(name, options.processes, options.device) for name in options.engines.split(",")}
     worst = {
         "first_over_steady": max(result["first_over_steady"] for result in engines.values()),
         "cold_over_warm": min(result["cold_over_warm"] for result in engines.values()),
     }
-    if chosen.json:
+    if options.json:
         print(json.dumps({**worst, "engines": engines}))
-        return
+        return 0
     from rich.console import Console
     from rich.table import Table
 
@@ -186,7 +186,4 @@ def main() -> None:
     for name, result in engines.items():
         table.add_row(name, *(f"{result[column]:.2f}" for column in columns))
     Console().print(table)
-
-
-if __name__ == "__main__":
-    main()
+    return 0

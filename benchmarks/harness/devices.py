@@ -16,7 +16,7 @@ from models.engines.placement import Buffer, CpuPlacement, GraphSession, Placeme
 from models.store.store import Store
 
 
-class Watched:
+class TrackedPlacement:
     """A placement that hands on to `inner` and remembers what was opened.
 
     capture False: no device graphs. weights: where the weights of a folder are kept for other models of one device.
@@ -66,18 +66,18 @@ class Watched:
         """Graph -> op type -> nodes that ONNX Runtime put on the CPU provider. Empty on a CPU."""
         if self.device == "cpu":
             return {}
-        from cockpit.device.cuda.placement import nodes_elsewhere
+        from cockpit.device.cuda.sessions import nodes_elsewhere
 
         return {name: nodes_elsewhere(session.inner) for name, session in self.opened.items()}
 
 
 @dataclass
 class Bench:
-    """A device under test. place: a fresh placement in the lane of that name. models: engine kind -> store name."""
+    """A device under test. placement: a fresh one in the lane of that name. models: engine kind -> store name."""
 
     name: str
     models: dict[str, str]
-    place: Callable[[str], Placement]
+    placement: Callable[[str], Placement]
     settle: Callable[[], None]
     used_bytes: Callable[[], int]
     lanes: tuple[str, str]
@@ -99,7 +99,7 @@ def opened(kind: str, threads: int) -> Iterator[Bench]:
     if kind == "cpu":
         yield Bench("CPU, standing in", STAND_IN, lambda _: CpuPlacement(threads), _nothing, resident_bytes, ("a", "b"))
         return
-    from benchmarks.llm.gpu_check import open_lanes
+    from benchmarks.harness.gpu import open_lanes
     from cockpit.device.cuda.driver import BoundDriver
     from cockpit.device.cuda.placement import CudaEngines
 

@@ -48,9 +48,9 @@ class KernelFolder:
         s = self.shape
         norms = ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
         if part in norms:
-            return self._floats(blk + "norms").reshape(4, s.hidden)[norms.index(part)]
+            return np.asarray(self._floats(blk + "norms").reshape(4, s.hidden)[norms.index(part)])
         if part in ("attn_q_norm", "attn_k_norm"):
-            return self._floats(blk + "qk_norms").reshape(2, HEAD_DIM)[int(part == "attn_k_norm")]
+            return np.asarray(self._floats(blk + "qk_norms").reshape(2, HEAD_DIM)[int(part == "attn_k_norm")])
         if part in ("ffn_gate", "ffn_up"):
             return self._matrix(blk + "gate_up", s.hidden)[int(part == "ffn_up") :: 2]
         if part in ("attn_output", "ffn_down"):

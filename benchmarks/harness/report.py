@@ -1,4 +1,4 @@
-"""What long benchmarks share: results written as they come, progress on stderr, and a limit on wall time."""
+"""What benchmarks share: command-line options, results written as they come, progress on stderr, a limit on time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,23 @@ from typing import Any
 import numpy as np
 
 
+def command_line(module: str, about: str | None) -> argparse.ArgumentParser:
+    """The parser of a benchmark: its name is the last part of `module`. Every benchmark knows `--json` and `--help`."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks {module.rpartition('.')[2]}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
+
+
 def report_options(parser: argparse.ArgumentParser, budget_s: float) -> None:
-    """The options of every benchmark that reports as it goes."""
+    """The options of a benchmark that writes its report as it goes."""
     parser.add_argument(
         "--budget-s", type=float, default=budget_s, help=f"begin nothing more after so many seconds ({budget_s:g})"
     )
     parser.add_argument("--out", type=Path, help="write results here as they come")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 class Report:
@@ -72,7 +82,7 @@ def _plain(value: Any) -> Any:
     """numpy's numbers and arrays as JSON has them."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} has no place in a report")
+    raise TypeError(f"a report cannot hold a {type(value).__name__}")
 
 
 def percentiles(values: list[float], shares: tuple[int, ...] = (50, 99)) -> dict[str, float]:
@@ -101,6 +111,11 @@ def gpu() -> str:
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
     return lines[0].strip().replace(",", ", driver") if lines else ""
+
+
+def gpu_driver() -> str:
+    """The version of the GPU's driver; empty where there is none."""
+    return gpu().rpartition(", driver ")[2]
 
 
 def _processor() -> str:

@@ -1,26 +1,28 @@
 """Prefill and decode speed beside llama.cpp on the same GGUF, with the quality of both against the f32 export.
 
-    python benchmarks/llm/decode.py [--models qwen,smollm2,gemma3] [--json]
+    python -m benchmarks decode [--models qwen,smollm2,gemma3] [--json]
 
 Runs of the two engines alternate; figures are medians, so that what else the machine does hits both alike.
+When the peer is not installed, dies or hangs, the result says so; its figures and the ratios are null.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
-import importlib
 import json
 import statistics
-import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.harness.report import command_line
+from benchmarks.harness.timing import tokens_per_s
+from benchmarks.peers.llama import LlamaSpeed
+from benchmarks.peers.process import Peer, PeerProcess
 from models.engines.llm.causal_lm import CausalLM
 from models.store.store import Store
 
@@ -56,18 +58,6 @@ TEXT = (
 )
 
 
-class Engine(Protocol):
-    """One engine under test."""
-
-    def speed(self, prompt: list[int]) -> tuple[float, float]:
-        """(prefill, decode) in tokens per second."""
-        ...
-
-    def logits(self, tokens: list[int]) -> F32:
-        """Logits after every token, (n, vocab)."""
-        ...
-
-
 class Ours:
     """Cockpit's engine."""
 
@@ -81,73 +71,42 @@ class Ours:
         start = time.perf_counter()
         self.session.set_tokens(prompt)
         stream = self.session.generate(max_new_tokens=DECODE_TOKENS)
-        return clocked(stream, start, len(prompt) - 1)
+        return tokens_per_s(stream, start, len(prompt) - 1, DECODE_TOKENS)
 
     def logits(self, tokens: list[int]) -> F32:
         hidden = self.session.hidden_rows(tokens)
         return self.lm.head.logits(hidden)
 
 
-class LlamaCpp:
-    """llama.cpp through llama-cpp-python, as its documentation shows it."""
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """The peer's results for one model."""
 
-    def __init__(self, module: Any, gguf: Path) -> None:
-        self.module = module
-        self.gguf = gguf
-        self.model = self._load(logits_all=False)
-
-    def _load(self, *, logits_all: bool) -> Any:
-        return self.module.Llama(
-            str(self.gguf),
-            n_ctx=CONTEXT_TOKENS,
-            n_batch=512,
-            n_threads=THREADS,
-            n_threads_batch=THREADS,
-            logits_all=logits_all,
-            verbose=False,
-        )
-
-    def speed(self, prompt: list[int]) -> tuple[float, float]:
-        self.model.reset()
-        start = time.perf_counter()
-        stream = self.model.generate(prompt, temp=0.0, top_k=1, repeat_penalty=1.0, reset=True)
-        return clocked(stream, start, len(prompt))
-
-    def logits(self, tokens: list[int]) -> F32:
-        model = self._load(logits_all=True)
-        model.eval(tokens)
-        logits = np.array(model.scores[: len(tokens)], np.float32)
-        model.close()
-        return logits
-
-
-def clocked(stream: Any, start: float, prompt_tokens: int) -> tuple[float, float]:
-    """(prefill, decode) tokens per second of a token stream whose first token closes prefill."""
-    next(stream)
-    first = time.perf_counter()
-    count = 0
-    for count, _ in enumerate(stream, start=1):
-        if count == DECODE_TOKENS - 1:
-            break
-    end = time.perf_counter()
-    return prompt_tokens / (first - start), count / (end - first)
+    decode_tok_s: float
+    prefill_tok_s: float
+    agreement: float
+    kl: float
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model's results. Ratios are ours over llama.cpp's; agreement is of the arg-max with the f32 export's."""
+    """One model's results. Ratios are ours over llama.cpp's; agreement is of the arg-max with the f32 export's.
 
-    decode_ratio: float
-    prefill_ratio: float
+    peer_failed: why the peer has no figures; all of its figures and the ratios are then None.
+    """
+
+    decode_ratio: float | None
+    prefill_ratio: float | None
     agreement: float
-    peer_agreement: float
+    peer_agreement: float | None
     decode_tok_s: float
-    peer_decode_tok_s: float
+    peer_decode_tok_s: float | None
     prefill_tok_s: float
-    peer_prefill_tok_s: float
+    peer_prefill_tok_s: float | None
     kl: float
-    peer_kl: float
+    peer_kl: float | None
     quality_tokens: int
+    peer_failed: str | None = None
 
 
 def compare(reference: F32, other: F32) -> tuple[float, float]:
@@ -166,92 +125,97 @@ def log_softmax(row: F32) -> NDArray[np.float64]:
     return np.asarray(shifted - np.log(np.exp(shifted).sum()))
 
 
-def measure(built: Path, full: Path, gguf: Path, llama: Any) -> Row:
-    """One model, all figures."""
+def measure(built: Path, full: Path, peer: PeerProcess) -> Row:
+    """One model, all figures. The peer's process is started and ended here."""
     ours = Ours(CausalLM.load(built, threads=THREADS, context_tokens=CONTEXT_TOKENS))
-    peer = LlamaCpp(llama, gguf)
     text = ours.lm.tokenizer.encode(TEXT, add_special=True)
     prompt = text[:PROMPT_TOKENS]
-    engines: tuple[Engine, Engine] = (ours, peer)
-    speeds: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
-    for _ in range(REPEATS + 1):
-        for engine, runs in zip(engines, speeds, strict=True):
-            runs.append(engine.speed(prompt))
-    medians = [[statistics.median(column) for column in zip(*runs[1:], strict=True)] for runs in speeds]
-    (prefill, decode), (peer_prefill, peer_decode) = medians
+    speeds: list[tuple[float, float]] = []
+    peer_speeds: list[tuple[float, float]] = []
+    try:
+        for _ in range(REPEATS + 1):
+            speeds.append(ours.speed(prompt))
+            peer_speeds.append(peer.attempt("speed", prompt))
+        peer_logits: F32 | None = peer.attempt("logits", text)
+    finally:
+        peer.close()
+    prefill, decode = medians(speeds)
     reference = Ours(CausalLM.load(full, threads=THREADS, context_tokens=CONTEXT_TOKENS)).logits(text)
     gc.collect()
     agreement, kl = compare(reference, ours.logits(text))
-    peer_agreement, peer_kl = compare(reference, peer.logits(text))
+    theirs = None
+    if peer_logits is not None:
+        peer_prefill, peer_decode = medians(peer_speeds)
+        theirs = PeerRow(peer_decode, peer_prefill, *compare(reference, peer_logits))
     return Row(
-        decode_ratio=decode / peer_decode,
-        prefill_ratio=prefill / peer_prefill,
+        decode_ratio=decode / theirs.decode_tok_s if theirs else None,
+        prefill_ratio=prefill / theirs.prefill_tok_s if theirs else None,
         agreement=agreement,
-        peer_agreement=peer_agreement,
+        peer_agreement=theirs.agreement if theirs else None,
         decode_tok_s=decode,
-        peer_decode_tok_s=peer_decode,
+        peer_decode_tok_s=theirs.decode_tok_s if theirs else None,
         prefill_tok_s=prefill,
-        peer_prefill_tok_s=peer_prefill,
+        peer_prefill_tok_s=theirs.prefill_tok_s if theirs else None,
         kl=kl,
-        peer_kl=peer_kl,
+        peer_kl=theirs.kl if theirs else None,
         quality_tokens=len(text),
+        peer_failed=peer.failure,
     )
+
+
+def medians(speeds: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """(prefill, decode) without the first run, which warms up."""
+    prefill, decode = zip(*speeds[1:], strict=True)
+    return statistics.median(prefill), statistics.median(decode)
 
 
 def table(rows: dict[str, Row]) -> str:
     """The results for people."""
-    head = f"{'model':9}{'decode tok/s':>22}{'prefill tok/s':>24}{'agreement':>20}{'KL (nats)':>22}\n"
-    head += (
-        f"{'':9}"
-        + f"{'ours / llama.cpp':>22}"
-        + f"{'ours / llama.cpp':>24}"
-        + f"{'ours / llama':>20}{'ours / llama':>22}"
-    )
-    lines = [head]
+    lines = [
+        f"{'model':9}{'decode tok/s':>22}{'prefill tok/s':>24}{'agreement':>20}{'KL (nats)':>22}",
+        f"{'':9}{'ours / llama.cpp':>22}{'ours / llama.cpp':>24}{'ours / llama':>20}{'ours / llama':>22}",
+    ]
     for name, r in rows.items():
-        lines.append(
-            f"{name:9}"
-            f"{f'{r.decode_tok_s:.0f} / {r.peer_decode_tok_s:.0f} = {r.decode_ratio:.2f}x':>22}"
-            f"{f'{r.prefill_tok_s:.0f} / {r.peer_prefill_tok_s:.0f} = {r.prefill_ratio:.2f}x':>24}"
-            f"{f'{r.agreement:.2%} / {r.peer_agreement:.2%}':>20}"
-            f"{f'{r.kl:.4f} / {r.peer_kl:.4f}':>22}"
+        decode = f"{r.decode_tok_s:.0f} / {_or_dash(r.peer_decode_tok_s, '.0f')} = {_or_dash(r.decode_ratio, '.2f')}x"
+        prefill = (
+            f"{r.prefill_tok_s:.0f} / {_or_dash(r.peer_prefill_tok_s, '.0f')} = {_or_dash(r.prefill_ratio, '.2f')}x"
         )
+        agreement = f"{r.agreement:.2%} / {_or_dash(r.peer_agreement, '.2%')}"
+        kl = f"{r.kl:.4f} / {_or_dash(r.peer_kl, '.4f')}"
+        lines.append(f"{name:9}{decode:>22}{prefill:>24}{agreement:>20}{kl:>22}")
+    lines += [f"{name}: no figures of the peer: {r.peer_failed}" for name, r in rows.items() if r.peer_failed]
     return "\n".join(lines)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run and print."""
+    parser = command_line(__name__, __doc__)
     parser.add_argument("--models", default="qwen,smollm2,gemma3", help="comma-separated: " + ", ".join(MODELS))
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--model-dir", type=Path, help="a served build to measure instead of the store's (one model)")
     parser.add_argument("--f32-dir", type=Path, help="the full-precision build to compare with instead of the store's")
     parser.add_argument("--gguf", type=Path, help="the GGUF file instead of the store's (one model)")
-    args = parser.parse_args()
-    names = args.models.split(",")
+    options = parser.parse_args(arguments)
+    names = options.models.split(",")
     if unknown := set(names) - set(MODELS):
         parser.error(f"unknown model {', '.join(sorted(unknown))}; known: {', '.join(MODELS)}")
-    if (args.model_dir or args.gguf or args.f32_dir) and len(names) != 1:
+    if (options.model_dir or options.gguf or options.f32_dir) and len(names) != 1:
         parser.error("--model-dir, --f32-dir and --gguf go with exactly one --models name")
-    try:
-        llama = importlib.import_module("llama_cpp")
-    except ImportError:
-        print("llama-cpp-python is not installed: pip install -e '.[bench]'", file=sys.stderr)
-        return 3
+    store = Store.open()
     rows = {}
     for name in names:
         entry, source = MODELS[name]
+        gguf = options.gguf or store.source(entry, source)
         rows[name] = measure(
-            args.model_dir or Store.open().ensure(entry),
-            args.f32_dir or Store.open().ensure(entry + "-f32"),
-            args.gguf or Store.open().source(entry, source),
-            llama,
+            options.model_dir or store.ensure(entry),
+            options.f32_dir or store.ensure(entry + "-f32"),
+            PeerProcess(Peer.LLAMA_CPP, LlamaSpeed, gguf, THREADS, CONTEXT_TOKENS, DECODE_TOKENS),
         )
-    if args.json:
+    if options.json:
         print(json.dumps({"models": {name: asdict(row) for name, row in rows.items()}, "threads": THREADS}))
     else:
         print(table(rows))
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -9,20 +9,20 @@ model store's); FILE: the GGUF it was made from (default: the model store's, if 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.gpu import lane_library, open_lanes
+from benchmarks.harness.report import command_line
 from benchmarks.llm import gpu_checkpoint
-from cockpit.device.base import LaneSpec
-from cockpit.device.cuda.device import CudaDevice, open_cuda
-from cockpit.device.cuda.driver import KERNELS, BoundDriver, compile_cubin
+from cockpit.device.cuda.device import CudaDevice
+from cockpit.device.cuda.driver import BoundDriver
 from cockpit.device.cuda.gate import open_gate
 from cockpit.device.cuda_decode.session import (
     DecodeKernels,
@@ -41,29 +41,6 @@ TOLERANCE: dict[Format, float] = {"fp16": 2e-3, "bf16": 2e-3, "int8": 5e-2, "int
 ONE_LAYER_TOLERANCE = 1e-4
 
 
-def open_lanes(driver: BoundDriver, navigation_sms: int = 32) -> CudaDevice:
-    """The lanes of the GPU benchmarks: disjoint ones and overlapping ones; a system cluster belongs to no task."""
-    facts = driver.open(0)
-    unit = facts.unit_sms
-    units, _, rest = driver.split()
-    dialogue = len(units) * unit - navigation_sms - (0 if rest >= unit else unit)
-    clusters = {"navigation": navigation_sms, "dialogue": dialogue, "system": unit}
-    both = ("navigation", "dialogue")
-    lanes = [
-        LaneSpec("navigation:1", ("navigation",), priority=9),
-        LaneSpec("navigation:2", both, priority=9),
-        LaneSpec("dialogue:1", ("dialogue",), priority=5),
-        LaneSpec("dialogue:2", both, priority=5),
-        LaneSpec("system", ("system",), priority=1),
-    ]
-    return open_cuda(clusters, lanes, driver)
-
-
-def lane_library(driver: BoundDriver, device: CudaDevice) -> Any:
-    """kernels/lane.cu, compiled and loaded."""
-    return driver.library(compile_cubin((KERNELS / "lane.cu").read_text(), device.facts.capability, ()))
-
-
 def check_lanes(device: CudaDevice) -> dict[str, Any]:
     """Every lane ran only where it may, disjoint lanes share no SM, and all SMs of a lane were used."""
     placements = {name: device.verify_placement(name) for name in device.lanes}
@@ -78,7 +55,12 @@ def check_gate(device: CudaDevice, driver: BoundDriver) -> dict[str, Any]:
     """Queued work stops at the gate while it is held and goes on after; a lane beside it is not held up."""
     gate = open_gate(driver, lane_library(driver, device))
     stream, beside = device.lanes["dialogue:2"].stream, device.lanes["navigation:2"].stream
-    graph = driver.capture(stream, lambda: [gate.launch(stream) for _ in range(4)] and None)
+
+    def four_gates() -> None:
+        for _ in range(4):
+            gate.launch(stream)
+
+    graph = driver.capture(stream, four_gates)
     event, other = driver.event(), driver.event()
     with gate.hold():
         driver.replay(graph, stream)
@@ -159,21 +141,22 @@ def check_gil(device: CudaDevice, driver: BoundDriver) -> dict[str, Any]:
     return {"ok": late_ms < 5, "late_ms": round(late_ms, 3)}
 
 
-def check_checkpoint(device: CudaDevice, driver: BoundDriver, arguments: argparse.Namespace) -> dict[str, Any]:
+def check_checkpoint(
+    device: CudaDevice, driver: BoundDriver, weights: Path | None, gguf: Path | None
+) -> dict[str, Any]:
     """Gemma 3 270M's own weights: its continuation of two texts is that of the float32 reference."""
-    folder, reason = gpu_checkpoint.find(arguments.checkpoint)
+    folder, reason = gpu_checkpoint.find(weights)
     if folder is None:
         return {"ok": True, "skipped": reason}
-    return gpu_checkpoint.check_checkpoint(device, driver, folder, arguments.gguf or gpu_checkpoint.find_gguf())
+    return gpu_checkpoint.check_checkpoint(device, driver, folder, gguf or gpu_checkpoint.find_gguf())
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = command_line(__name__, __doc__)
     parser.add_argument("--only", help="names of checks, with commas between; default: all")
     parser.add_argument("--checkpoint", type=Path, help="folder with the kernels' weights of Gemma 3 270M")
     parser.add_argument("--gguf", type=Path, help="the GGUF file that they were made from")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    options = parser.parse_args(arguments)
     try:
         driver = BoundDriver()
         device = open_lanes(driver)
@@ -188,18 +171,18 @@ def main() -> int:
         "decode_bf16": lambda: check_decode(device, driver, "bf16"),
         "decode_int8": lambda: check_decode(device, driver, "int8"),
         "decode_int4": lambda: check_decode(device, driver, "int4"),
-        "checkpoint_gemma3_270m": lambda: check_checkpoint(device, driver, arguments),
+        "checkpoint_gemma3_270m": lambda: check_checkpoint(device, driver, options.checkpoint, options.gguf),
     }
-    chosen = arguments.only.split(",") if arguments.only else list(checks)
+    chosen = options.only.split(",") if options.only else list(checks)
     if unknown := set(chosen) - set(checks):
         parser.error(f"unknown checks {sorted(unknown)}; known: {', '.join(checks)}")
     results = {}
     for name in chosen:
         results[name] = checks[name]()
-        if not arguments.json:
+        if not options.json:
             print(verdict(results[name]), name, results[name], flush=True)
     ok = all(result["ok"] for result in results.values())
-    if arguments.json:
+    if options.json:
         print(json.dumps({"device": device.name, "fingerprint": device.fingerprint, "ok": ok, "checks": results}))
     else:
         print("gpu-check:", "pass" if ok else "FAIL", device.name, device.fingerprint)
@@ -209,7 +192,3 @@ def main() -> int:
 
 def verdict(result: dict[str, Any]) -> str:
     return "skip" if "skipped" in result else "pass" if result["ok"] else "FAIL"
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,9 +1,17 @@
-"""Gemma 3 270M's real weights in the decode kernels: is the text the float32 reference's, and how fast is it."""
+"""Gemma 3 270M's real weights in the decode kernels: is the text the float32 reference's, and how fast is it.
+
+    python -m benchmarks gpu_checkpoint [--checkpoint FOLDER] [--gguf FILE] [--context 1024] [--torch] [--json]
+
+FOLDER: what models/build/llm_kernels.py wrote (default: the model store's); FILE: the GGUF it was made from (default:
+the model store's, if there). Exit code 1 when a token is wrong; 3 without a GPU or without the weights.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.gemma_reference import F32, GemmaReference, KernelFolder
+from benchmarks.harness.gpu import CAPACITY, bandwidth_gb_s, kernel_us, open_lanes, token_ms
+from benchmarks.harness.report import command_line, gpu
 from cockpit.device.cuda.device import CudaDevice
 from cockpit.device.cuda.driver import BoundDriver
 from cockpit.device.cuda.kernel_store import KernelStore, nvrtc_version
@@ -23,12 +33,11 @@ from cockpit.device.cuda_decode.session import (
     build_decode_kernels,
     tuned,
 )
-from models.errors import StartupError
+from models.errors import DeviceUnavailable, StartupError
 
 MODEL = "gemma-3-270m-kernels"
 GGUF = "gemma-3-270m-q4_k_m.gguf"
 CONTINUED = 32
-CAPACITY = 2048
 EPSILON: dict[Format, float] = {"fp16": 0.02, "bf16": 0.15}
 """A choice between two tokens whose reference logits are closer than this may fall either way. Rounding the weights to
 fp16 (bf16) and the cache to fp16 moved the gap between the best two by at most 0.005 (0.05) in numpy."""
@@ -89,7 +98,8 @@ def reference(folder: Path, gguf: Path | None) -> tuple[GemmaReference, str]:
     from models.build.llm_kernels import kernel_shape
 
     opened = Gguf.open(gguf)
-    return GemmaReference(opened, DecodeShape(**kernel_shape(opened))), "float32 from the GGUF file"
+    shape: Any = kernel_shape(opened)
+    return GemmaReference(opened, DecodeShape(**shape)), "float32 from the GGUF file"
 
 
 def continue_text(session: DecodeSession, prompt: list[int], count: int, vocab: int) -> tuple[list[int], F32]:
@@ -104,7 +114,7 @@ def continue_text(session: DecodeSession, prompt: list[int], count: int, vocab: 
     return list(session.tokens(len(prompt) - 1, count)), rows
 
 
-def judge(got: list[int], rows: F32, wanted: F32, epsilon: float) -> dict[str, Any]:
+def agreement(got: list[int], rows: F32, wanted: F32, epsilon: float) -> dict[str, Any]:
     """wanted: the reference's logits given the same text, token for token. A different choice counts as wrong unless
     the reference's logits of the two tokens are closer than `epsilon`."""
     best = wanted.argmax(axis=1)
@@ -137,7 +147,7 @@ def check_checkpoint(device: CudaDevice, driver: BoundDriver, folder: Path, gguf
     for name, prompt in prompts().items():
         answers = {lane: continue_text(session, prompt, CONTINUED, shape.vocab) for lane, session in sessions.items()}
         (got, rows), (other, _) = answers.values()
-        found = judge(got, rows, judging.logits([*prompt, *got[:-1]], CONTINUED), EPSILON[format])
+        found = agreement(got, rows, judging.logits([*prompt, *got[:-1]], CONTINUED), EPSILON[format])
         ok = found["wrong"] == 0 and found["rel_error"] < TOLERANCE[format] and found["own_argmax"] == CONTINUED
         found |= {"prompt_tokens": len(prompt), "lanes_agree": got == other, "tokens": got[:8]}
         result["ok"] &= ok and got == other
@@ -160,8 +170,6 @@ def measure_checkpoint(
     driver: BoundDriver, device: CudaDevice, stream: int, folder: Path, context: int, copy_gb_s: float
 ) -> dict[str, Any]:
     """Milliseconds per token and share of the bandwidth bound, over block sizes on the whole device and in lanes."""
-    from benchmarks.llm.gpu_decode import kernel_us, token_ms
-
     loaded = load_checkpoint(driver, folder, stream, CAPACITY)
     shape, format = loaded.weights.shape, loaded.weights.format
     moved = shape.weight_bytes(format) + shape.kv_bytes(context + 20)
@@ -169,7 +177,7 @@ def measure_checkpoint(
     base = tuned(shape, format)
     candidates = [base, replace(base, early=False), *(replace(base, block=block) for block in (256, 768, 1024))]
     candidates += [replace(base, splits=splits) for splits in (8, 32)]
-    rows = []
+    rows: list[dict[str, Any]] = []
 
     def run(kernels: DecodeKernels, stream: int, sms: int) -> float:
         session = DecodeSession(driver, kernels, loaded.weights, stream, sms, CAPACITY).open()
@@ -205,3 +213,60 @@ def measure_checkpoint(
         "kernels": parts,
         "lanes": lanes,
     }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check, measure and print."""
+    parser = command_line(__name__, __doc__)
+    parser.add_argument("--checkpoint", type=Path, help="folder with the kernels' weights")
+    parser.add_argument("--gguf", type=Path, help="the GGUF file that they were made from")
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument(
+        "--torch", action="store_true", help="also time torch (compiled layers, static cache, CUDA graph)"
+    )
+    options = parser.parse_args(arguments)
+    folder, reason = find(options.checkpoint)
+    if folder is None:
+        print(reason, file=sys.stderr)
+        return 3
+    try:
+        driver = BoundDriver()
+        device = open_lanes(driver)
+    except DeviceUnavailable as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    stream = driver.whole_device_stream()
+    copy_gb_s = bandwidth_gb_s(driver, device, stream)["copy"]
+    check = check_checkpoint(device, driver, folder, options.gguf or find_gguf())
+    result = measure_checkpoint(driver, device, stream, folder, options.context, copy_gb_s)
+    result |= {"gpu": gpu(), "copy_gb_s": copy_gb_s, "context": options.context, "check": check}
+    if options.torch:
+        result["torch"] = torch_row(folder, options.context, result["bound_ms"])
+    device.close()
+    print(json.dumps(result) if options.json else table(result))
+    return 0 if check["ok"] else 1
+
+
+def torch_row(folder: Path, context: int, bound_ms: float) -> dict[str, Any]:
+    """The same weights in torch."""
+    from benchmarks.harness.random_model import checkpoint_model
+    from benchmarks.peers.torch import torch_decode
+
+    row: dict[str, Any] = torch_decode(checkpoint_model(folder, CAPACITY), context, CAPACITY)
+    return row | {"share": bound_ms / row["ms_per_token"]}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The results for people."""
+    lines = [
+        f"{result['gpu']}; copy {result['copy_gb_s']:.0f} GB/s; context {result['context']}; {result['folder']} "
+        f"{result['format']}; text: {'pass' if result['check']['ok'] else 'FAIL'} ({result['check']['reference']})",
+        "| where | ms/token | tokens/s | share of bound |",
+        "|---|---|---|---|",
+    ]
+    rows = {"whole device": result} | ({result["torch"]["how"]: result["torch"]} if "torch" in result else {})
+    rows |= {f"lane {name} ({lane['sms']} SMs)": lane for name, lane in result["lanes"].items()}
+    for label, row in rows.items():
+        ms = row.get("ms_per_token", row.get("ms"))
+        lines.append(f"| {label} | {ms:.3f} | {1000 / ms:.0f} | {100 * row['share']:.1f} % |")
+    return "\n".join(lines)

@@ -9,26 +9,27 @@ Logits are compared with the fp32 reference before anything is timed."""
 
 from __future__ import annotations
 
-import argparse
 import gc
 import importlib.util
 import json
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 
+from benchmarks.harness.gpu import CAPACITY, bandwidth_gb_s, open_lanes, timed
 from benchmarks.harness.random_model import Model, random_model
-from benchmarks.harness.report import Report, head, report_options
+from benchmarks.harness.report import Report, command_line, head, report_options
 from benchmarks.peers.ort_graph import GraphPlan
 from benchmarks.peers.ort_session import Stepper, compare, weights_of
+from cockpit.device.cuda.driver import BoundDriver
 from cockpit.device.cuda_decode.session import DecodeShape
 from models.errors import CockpitError
 
-CAPACITY = 2048
 TOKENS = 40
 ROUNDS = 7
 PLANS = (
@@ -42,7 +43,6 @@ PLANS = (
 
 def token_ms(stepper: Stepper, driver: Any, stream: int, context: int, captured: bool) -> dict[str, float]:
     """As gpu_decode.token_ms: median over rounds of TOKENS tokens from one position, on the device and on the wall."""
-    from benchmarks.llm.gpu_decode import timed
 
     def burst() -> None:
         for _ in range(TOKENS):
@@ -61,10 +61,6 @@ def token_ms(stepper: Stepper, driver: Any, stream: int, context: int, captured:
 
 
 def measure(report: Report, context: int, with_genai: bool) -> None:
-    from benchmarks.llm.gpu_check import open_lanes
-    from benchmarks.llm.gpu_decode import bandwidth_gb_s
-    from cockpit.device.cuda.driver import BoundDriver
-
     driver = BoundDriver()
     device = open_lanes(driver)
     device.session_settings("dialogue:2")  # finds CUDA's libraries for ONNX Runtime, or says what is missing
@@ -134,20 +130,20 @@ def _genai(report: Report, context: int, bound_ms: float) -> dict[str, Any]:
     return row
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = command_line(__name__, __doc__)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--no-genai", dest="genai", action="store_false")
     report_options(parser, 140.0)
-    arguments = parser.parse_args()
-    report = Report(arguments.out, arguments.budget_s)
+    options = parser.parse_args(arguments)
+    report = Report(options.out, options.budget_s)
     report.put(**head())
     try:
-        measure(report, arguments.context, arguments.genai)
+        measure(report, options.context, options.genai)
     except CockpitError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(json.dumps(report.values) if arguments.json else table(report.values))
+    print(json.dumps(report.values) if options.json else table(report.values))
     return 0
 
 
@@ -169,7 +165,3 @@ def table(values: dict[str, Any]) -> str:
     else:
         lines.append(f"| {genai['how']} | {genai['ms_per_token']:.3f} | {100 * genai['share']:.1f} % | | |")
     return "\n".join(lines + [f"failed: {name}: {why}" for name, why in values.get("failed", {}).items()])
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -4,7 +4,7 @@ genai loads weights from files alone. Each layer's weights are tensors of their 
 many bytes as with 34 different layers, while the file holds one layer and the embedding (1.6 GB instead of 7.8 GB).
 It runs in a process of its own: it brings a second ONNX Runtime, and two of them cannot share the CUDA provider.
 
-    python -m benchmarks gpu_ort_genai CONTEXT TOKENS ROUNDS
+    python -m benchmarks.peers.ort_genai CONTEXT TOKENS ROUNDS
 """
 
 from __future__ import annotations

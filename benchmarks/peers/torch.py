@@ -60,9 +60,13 @@ def _weights(layer: Layer) -> tuple[torch.Tensor, ...]:
     return dense(layer.qkv), dense(layer.o), gate, up, dense(layer.down), layer.norms, layer.qk_norms
 
 
-@torch.no_grad()
 def torch_decode(model: Model, context: int, capacity: int, tokens: int = 40) -> dict[str, Any]:
     """Milliseconds per token. A layer is compiled once and used for all; the whole token is one CUDA graph."""
+    with torch.no_grad():
+        return _decode(model, context, capacity, tokens)
+
+
+def _decode(model: Model, context: int, capacity: int, tokens: int) -> dict[str, Any]:
     import torch._inductor.config as inductor
 
     inductor.coordinate_descent_tuning = True

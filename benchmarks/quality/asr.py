@@ -2,18 +2,16 @@
 
 The peer: CTranslate2 int8 on the CPU, beam 1, its own language detection or, where that picks a language outside the
 list, the likelier of the listed ones. English is scored by words, Chinese by characters, numbers read out in both.
-`plain` is without hot words (as the peer runs), `biased` with the car's. Runs are interleaved; times are medians.
+`plain` is without hot words (as the peer runs), `biased` with the car's. Runs are interleaved; times are
+medians. When the peer is not installed, dies or hangs, the result says so and its figures are null.
 
-    python benchmarks/quality/asr.py [--json] [--limit N] [--threads 2]
+    python -m benchmarks asr [--json] [--limit N] [--threads 2]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +25,11 @@ from opencc import OpenCC
 from rapidfuzz.distance import Levenshtein
 from ruamel.yaml import YAML
 
-from hil import AUDIO
+from benchmarks.harness.front_end import LANGUAGES
+from benchmarks.harness.paths import AUDIO
+from benchmarks.harness.report import command_line
+from benchmarks.peers.process import Peer, PeerProcess
+from benchmarks.peers.whisper import FasterWhisper
 from models.engines.base import Audio
 from models.engines.whisper.engine import WhisperEngine
 from models.store.store import Store
@@ -35,7 +37,7 @@ from pipeline.nlu.lexicon import hotwords
 from pipeline.tts.normalise import spoken
 
 RATE_HZ = 16_000
-LANGUAGES = ("en", "zh")
+
 SIMPLIFIED = OpenCC("t2s")
 TWO_CITIES = """It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of
 foolishness, it was the epoch of belief, it was the epoch of incredulity, it was the season of Light, it was the season
@@ -74,7 +76,8 @@ class Score:
         return float(np.median(self.times_ms))
 
 
-Recognise = Callable[[Audio], tuple[str, str]]
+Recognise = Callable[[Audio], "tuple[str, float] | None"]
+"""Samples to (text, ms); None: it gave no answer."""
 
 
 def read_wav(path: Path) -> Audio:
@@ -103,92 +106,87 @@ def clips(store: Store, limit: int | None) -> list[Clip]:
 
 
 def own(engine: WhisperEngine, words: Sequence[str]) -> Recognise:
-    def run(samples: Audio) -> tuple[str, str]:
+    """Cockpit's recogniser with these hot words."""
+
+    def run(samples: Audio) -> tuple[str, float]:
+        start_s = time.perf_counter()
         heard = engine.transcribe(samples, languages=LANGUAGES, hotwords=words)
-        return heard.text, heard.language
+        return heard.text, (time.perf_counter() - start_s) * 1e3
 
     return run
 
 
-def ctranslate2_folder(source: Path, made: Path) -> Path:
-    """The pinned files as CTranslate2 wants them, in `made`; the vocabulary (timestamps too) in a file of its own."""
-    tokenizer = json.loads((source / "tokenizer.json").read_text(encoding="utf-8"))
-    ids = {**tokenizer["model"]["vocab"], **{t["content"]: t["id"] for t in tokenizer["added_tokens"]}}
-    times = [f"<|{step * 0.02:.2f}|>" for step in range(1501)]
-    vocabulary = [name for name in sorted(ids, key=ids.__getitem__) if name not in times] + times
-    for name in ("model.bin", "config.json", "tokenizer.json"):
-        (made / name).symlink_to(source / name)
-    (made / "vocabulary.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    return made
+def theirs(peer: PeerProcess) -> Recognise:
+    """The peer's, which takes its own time."""
 
-
-def peer(folder: Path, threads: int) -> Recognise:
-    """faster-whisper as its documentation shows it, kept to LANGUAGES."""
-    from faster_whisper import WhisperModel
-
-    with tempfile.TemporaryDirectory() as made:
-        files = ctranslate2_folder(folder, Path(made))
-        model = WhisperModel(str(files), device="cpu", compute_type="int8", cpu_threads=threads)
-
-    def run(samples: Audio) -> tuple[str, str]:
-        options = {
-            "beam_size": 1,
-            "without_timestamps": samples.size <= 30 * RATE_HZ,
-            "condition_on_previous_text": False,
-        }
-        segments, info = model.transcribe(samples, **options)
-        if info.language not in LANGUAGES:
-            shares = dict(info.all_language_probs or [])
-            language = max(LANGUAGES, key=lambda name: shares.get(name, 0.0))
-            segments, info = model.transcribe(samples, language=language, **options)
-        return "".join(segment.text for segment in segments).strip(), info.language
+    def run(samples: Audio) -> tuple[str, float] | None:
+        heard = peer.attempt("transcribe", samples)
+        return None if heard is None else (heard[0], heard[2])
 
     return run
 
 
 def measure(found: Sequence[Clip], runs: dict[str, Recognise]) -> dict[str, dict[str, Score]]:
-    """recogniser -> group -> score; every clip goes through every recogniser before the next one."""
-    scores: dict[str, dict[str, Score]] = {name: {} for name in runs}
-    for name, run in runs.items():
-        run(found[0].samples)
-        scores[name] = {group: Score() for group in (*dict.fromkeys(c.group for c in found), "overall")}
+    """recogniser -> group -> score; every clip goes through every recogniser before the next one. One that gives no
+    answer to some clip is left out of the result."""
+    groups = (*dict.fromkeys(clip.group for clip in found), "overall")
+    scores = {name: {group: Score() for group in groups} for name, run in runs.items() if run(found[0].samples)}
     for clip in found:
         expected = units(clip.text, clip.language)
-        for name, run in runs.items():
-            start_s = time.perf_counter()
-            text, _ = run(clip.samples)
-            took_ms = (time.perf_counter() - start_s) * 1000
-            errors = Levenshtein.distance(units(text, clip.language), expected)
+        for name in list(scores):
+            heard = runs[name](clip.samples)
+            if heard is None:
+                del scores[name]
+                continue
+            errors = Levenshtein.distance(units(heard[0], clip.language), expected)
             for group in (clip.group, "overall"):
                 score = scores[name][group]
                 score.errors += errors
                 score.units += len(expected)
-                score.times_ms.append(took_ms)
+                score.times_ms.append(heard[1])
     return scores
 
 
-def report(scores: dict[str, dict[str, Score]]) -> dict[str, Any]:
-    """Per group and overall: wer, peer_wer, biased_wer, time_ms, peer_time_ms, time_ratio (below 1: faster)."""
-    out = {
-        group: {
+def report(scores: dict[str, dict[str, Score]], failure: str | None) -> dict[str, Any]:
+    """Per group and overall: wer, peer_wer, biased_wer, time_ms, peer_time_ms, time_ratio (below 1: faster).
+
+    failure: why the peer has no figures, which are then None.
+    """
+    out = {}
+    for group, plain in scores["plain"].items():
+        peer = scores["peer"][group] if "peer" in scores else None
+        ratio = None if peer is None else float(np.median(np.array(plain.times_ms) / np.array(peer.times_ms)))
+        out[group] = {
             "wer": round(plain.wer, 4),
-            "peer_wer": round(scores["peer"][group].wer, 4),
+            "peer_wer": None if peer is None else round(peer.wer, 4),
             "biased_wer": round(scores["biased"][group].wer, 4),
             "time_ms": round(plain.median_ms, 1),
-            "peer_time_ms": round(scores["peer"][group].median_ms, 1),
-            "time_ratio": round(
-                float(np.median(np.array(plain.times_ms) / np.array(scores["peer"][group].times_ms))), 3
-            ),
+            "peer_time_ms": None if peer is None else round(peer.median_ms, 1),
+            "time_ratio": None if ratio is None else round(ratio, 3),
         }
-        for group, plain in scores["plain"].items()
-    }
-    overall = out.pop("overall")
-    return {**overall, "groups": out}
+    overall: dict[str, Any] = out.pop("overall")
+    return {**overall, "groups": out, "peer": {"name": Peer.FASTER_WHISPER.package, "failed": failure}}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The results for people."""
+    forms = {"wer": "8.3f", "peer_wer": "8.3f", "biased_wer": "8.3f"}
+    forms |= {"time_ms": "8.0f", "peer_time_ms": "9.0f", "time_ratio": "7.2f"}
+    lines = [f"{'':12}{'wer':>8}{'peer':>8}{'biased':>8}{'ms':>8}{'peer ms':>9}{'ratio':>7}"]
+    for group, row in (*result["groups"].items(), ("overall", result)):
+        cells = (
+            f"{'-':>{form.partition('.')[0]}}" if row[key] is None else f"{row[key]:{form}}"
+            for key, form in forms.items()
+        )
+        lines.append(f"{group:12}{''.join(cells)}")
+    if result["peer"]["failed"]:
+        lines.append(f"no figures of the peer: {result['peer']['failed']}")
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    """Run and print."""
+    parser = command_line(__name__, __doc__)
     parser.add_argument("--limit", type=int, help="only the first N commands per language")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(arguments)
@@ -196,28 +194,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     engine = WhisperEngine.load(store.ensure("whisper-base"), threads=options.threads)
     engine.warm_up()
     words = (*hotwords("en"), *hotwords("zh"))
-    runs = {
-        "plain": own(engine, ()),
-        "peer": peer(store.source_folder("whisper-base"), options.threads),
-        "biased": own(engine, words),
-    }
-    result = report(measure(clips(store, options.limit), runs))
-    if options.json:
-        print(json.dumps(result))
-        return 0
-    print(f"{'':12}{'wer':>8}{'peer':>8}{'biased':>8}{'ms':>8}{'peer ms':>9}{'ratio':>7}")
-    for group, row in (*result["groups"].items(), ("overall", result)):
-        figures = (
-            row["wer"],
-            row["peer_wer"],
-            row["biased_wer"],
-            row["time_ms"],
-            row["peer_time_ms"],
-            row["time_ratio"],
-        )
-        print("{:12}{:8.3f}{:8.3f}{:8.3f}{:8.0f}{:9.0f}{:7.2f}".format(group, *figures))
+    files = store.source_folder("whisper-base")
+    peer = PeerProcess(Peer.FASTER_WHISPER, FasterWhisper, files, options.threads, LANGUAGES)
+    try:
+        runs = {"plain": own(engine, ()), "peer": theirs(peer), "biased": own(engine, words)}
+        result = report(measure(clips(store, options.limit), runs), peer.failure)
+    finally:
+        peer.close()
+    print(json.dumps(result) if options.json else table(result))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,22 +1,18 @@
-"""Share of spoken commands that end in exactly the right state, answer or refusal.
+"""Share of commands, typed and recorded, that end in exactly the right state, answer or refusal.
 
 Per language: typed text, and the whole chain (voice activity, recogniser, understanding) on the recorded commands,
-clean and in road noise at 20, 10 and 5 dB. Beside it the same chain without biasing (no hot words, no matching by
+clean and in road noise at 20, 10 and 5 dB. Beside it the chain without biasing (no hot words, no matching by
 sound) and without the grammar (the language model writes JSON freely; what is no call counts as nothing done), both
 clean. A wrong action: something changed although the command was to be refused. A stray action: another command changed
 what it should not have.
 
-    python benchmarks/quality/commands.py [--json] [--text-only] [--audio DIR] [--snr 20,10,5] [--no-model]
+    python -m benchmarks commands [--json] [--text-only] [--audio DIR] [--snr 20,10,5] [--no-model]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,129 +20,32 @@ import numpy as np
 import soundfile as sf
 from rich.console import Console
 from rich.table import Table
-from ruamel.yaml import YAML
 
-from benchmarks.quality.commands_free import FreeJson
-from hil.judge import Verdict, judge, prepare, run_command
+from benchmarks.harness.front_end import LANGUAGES, RATE_HZ, FrontEnd
+from benchmarks.harness.paths import AUDIO
+from benchmarks.harness.report import command_line
+from benchmarks.quality.free_json import FreeJson, acting_freely
+from benchmarks.quality.scoring import Command, Score, spoken_commands, typed_commands
+from hil.judge import Verdict, run_command
 from hil.noise import mix, road_noise
 from models.engines.base import Audio
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.vad.silero import SileroVad
-from models.engines.vad.webrtc_gate import WebRtcGate
 from models.engines.whisper.engine import WhisperEngine
 from models.store.store import Store
-from pipeline.dialogue.manager import DialogueManager, Plan
-from pipeline.endpointing.endpointer import EndpointConfig, Endpointer
-from pipeline.frames import AudioFrame, Language
-from pipeline.nlu.lexicon import hotwords
-from pipeline.turns import Generations, TurnIds
+from pipeline.dialogue.manager import DialogueManager
+from pipeline.frames import Language
 from pipeline.vehicle.signals import EmbeddedTree
 
-ROOT = Path(__file__).resolve().parents[2]
-AUDIO = ROOT / "hil" / "audio"
-TEXTS = ROOT / "tests" / "data" / "commands_text.yaml"
-LANGUAGES: tuple[Language, ...] = ("en", "zh")
-FRAME_SAMPLES = 320
-RATE_HZ = 16_000
 NOISE_SEED = 11
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command: what is said, how, and what must come of it."""
-
-    id: str
-    language: Language
-    text: str
-    expect: tuple[str, ...]
-    audio: Path | None = None
-
-
-class Score:
-    """Right ends per language and condition, and every wrong action by name."""
-
-    def __init__(self) -> None:
-        self.right: Counter[tuple[str, str]] = Counter()
-        self.total: Counter[tuple[str, str]] = Counter()
-        self.wrong_actions: list[str] = []
-        self.stray_actions: list[str] = []
-        self.misses: list[str] = []
-
-    def add(self, condition: str, command: Command, heard: str, verdict: Verdict) -> None:
-        """Count one verdict."""
-        key = (condition, command.language)
-        self.total[key] += 1
-        self.right[key] += verdict.right
-        if verdict.wrong_action:
-            kept = self.wrong_actions if command.expect[0] == "refuse" else self.stray_actions
-            kept.append(f"{condition} {command.id}: {heard}")
-        if not verdict.right:
-            self.misses.append(f"{condition} {command.id}: {heard}")
-
-    def share(self, condition: str, language: str) -> float | None:
-        """Share right, None when nothing was counted."""
-        total = self.total[condition, language]
-        return round(self.right[condition, language] / total, 4) if total else None
-
-
-def spoken_commands(folder: Path) -> list[Command]:
-    """The recorded commands of a folder with manifest.yaml."""
-    rows = YAML(typ="safe").load((folder / "manifest.yaml").read_text(encoding="utf-8"))
-    return [Command(r["id"], r["lang"], r["text"], tuple(r["expect"]), folder / r["file"]) for r in rows]
-
-
-def typed_commands() -> list[Command]:
-    """The typed commands of the tests."""
-    splits = YAML(typ="safe").load(TEXTS.read_text(encoding="utf-8"))
-    rows = [(split, i, row) for split in splits for i, row in enumerate(splits[split])]
-    return [Command(f"{split}{i}", row[0], row[1], tuple(row[2:])) for split, i, row in rows]
-
-
-class Ear:
-    """Voice activity and recogniser: samples to text, as the chain does it."""
-
-    def __init__(self, engine: WhisperEngine, judge_of_speech: SileroVad) -> None:
-        self._engine = engine
-        self._vad = judge_of_speech
-
-    def hear(self, samples: Audio, *, biased: bool) -> tuple[str, Language, float]:
-        """The text of everything said, its language and the lowest mean log-probability; empty when the endpointer
-        found no speech.
-        """
-        texts: list[str] = []
-        language: Language = "en"
-        logprob = 0.0
-        for utterance in self._turns(samples):
-            result = self._engine.transcribe(
-                utterance,
-                languages=LANGUAGES,
-                hotwords=[w for lang in LANGUAGES for w in hotwords(lang)] if biased else (),
-            )
-            if result.text:
-                texts.append(result.text)
-                language = "zh" if result.language == "zh" else "en"
-                logprob = min(logprob, result.avg_logprob)
-        return " ".join(texts), language, logprob
-
-    def _turns(self, samples: Audio) -> list[Audio]:
-        self._vad.reset()
-        endpointer = Endpointer(EndpointConfig(), WebRtcGate.load(), self._vad, Generations(), TurnIds())
-        finals = {}
-        for start in range(0, len(samples), FRAME_SAMPLES):
-            part = samples[start : start + FRAME_SAMPLES]
-            last = start + FRAME_SAMPLES >= len(samples)
-            captured_ns = (start + len(part)) * 1_000_000_000 // RATE_HZ
-            for utterance in endpointer.push(AudioFrame(part, start, captured_ns, last)):
-                if utterance.stage == "final":
-                    finals[utterance.turn_id] = utterance.samples
-        return list(finals.values())
 
 
 def samples_of(command: Command, snr_db: int | None) -> Audio:
     """The recording at 16 kHz, in noise where asked for."""
     assert command.audio is not None
     samples, rate_hz = sf.read(command.audio, dtype="float32")
-    assert rate_hz == RATE_HZ, command.audio
+    if rate_hz != RATE_HZ:
+        raise ValueError(f"{command.audio} is at {rate_hz} Hz, not {RATE_HZ}")
     if snr_db is None:
         return np.asarray(samples, np.float32)
     return mix(samples, road_noise(len(samples), NOISE_SEED), snr_db)[0]
@@ -162,7 +61,7 @@ def measure_text(score: Score, commands: Sequence[Command], dialogue: DialogueMa
 def measure_audio(
     score: Score,
     commands: Sequence[Command],
-    ear: Ear,
+    front_end: FrontEnd,
     variants: dict[str, tuple[bool, Callable[[Command, str, Language, float], Verdict]]],
     levels: Sequence[int],
 ) -> None:
@@ -175,7 +74,7 @@ def measure_audio(
                 if snr_db is not None and name != "full":
                     continue
                 if biased not in heard:
-                    heard[biased] = ear.hear(samples_of(command, snr_db), biased=biased)
+                    heard[biased] = front_end.recognise(samples_of(command, snr_db), biased=biased)
                 text, language, logprob = heard[biased]
                 label = condition if name == "full" else name
                 score.add(label, command, text, act(command, text, language, logprob))
@@ -186,24 +85,6 @@ def acting(dialogue: DialogueManager, tree: EmbeddedTree) -> Callable[[Command, 
     return lambda command, text, language, logprob: run_command(
         dialogue, tree, text, language, command.expect, 1, avg_logprob=logprob
     )
-
-
-def acting_freely(
-    free: FreeJson, dialogue: DialogueManager, tree: EmbeddedTree
-) -> Callable[[Command, str, Language, float], Verdict]:
-    """The same without grammar and words: whatever JSON the model writes is tried."""
-
-    def act(command: Command, text: str, language: Language, logprob: float) -> Verdict:
-        before = prepare(tree, command.expect)
-        calls = free.calls(text)
-        plan = Plan(text, language, calls, chat=not calls)
-        results = dialogue.execute(plan, 2)
-        reply = "(talk)" if plan.chat else dialogue.reply(plan, results, language)
-        verdict = judge(command.expect, before, tree.snapshot(), plan, results, reply)
-        dialogue.roll_back(2)
-        return verdict
-
-    return act
 
 
 def report(score: Score) -> dict[str, Any]:
@@ -245,8 +126,7 @@ def show(result: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = command_line(__name__, __doc__)
     parser.add_argument("--text-only", action="store_true", help="typed commands only: needs no model but the LLM")
     parser.add_argument("--audio", type=Path, default=AUDIO, help="folder with manifest.yaml and WAVs")
     parser.add_argument("--snr", default="20,10,5", help="road noise levels in dB, comma-separated; empty for none")
@@ -260,20 +140,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     score = Score()
     measure_text(score, typed_commands() + spoken_commands(options.audio), dialogue, tree)
     if not options.text_only:
-        ear = Ear(WhisperEngine.load(store.ensure("whisper-base")), SileroVad.load(store.ensure("silero-vad")))
-        deaf = DialogueManager.create(tree, None, by_sound=False)
-        variants = {"full": (True, acting(dialogue, tree)), "unbiased": (False, acting(deaf, tree))}
+        front_end = FrontEnd(
+            WhisperEngine.load(store.ensure("whisper-base")), SileroVad.load(store.ensure("silero-vad"))
+        )
+        unbiased = DialogueManager.create(tree, None, by_sound=False)
+        variants = {"full": (True, acting(dialogue, tree)), "unbiased": (False, acting(unbiased, tree))}
         if lm is not None:
             variants["no_grammar"] = (True, acting_freely(FreeJson(lm), dialogue, tree))
         levels = [int(level) for level in options.snr.split(",") if level]
-        measure_audio(score, spoken_commands(options.audio), ear, variants, levels)
+        measure_audio(score, spoken_commands(options.audio), front_end, variants, levels)
     result = report(score)
     if options.json:
         print(json.dumps(result, ensure_ascii=False))
     else:
         show(result)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,13 +1,11 @@
 """Typed commands nobody tuned for: share that ends exactly right, per language and kind, and every wrong action.
 
-python benchmarks/quality/commands_blind.py [--json] [--data YAML] [--model]
+python -m benchmarks commands_blind [--json] [--data YAML] [--model]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from ruamel.yaml import YAML
 
+from benchmarks.harness.report import command_line
 from hil.judge import Verdict, run_command
 from models.engines.llm.causal_lm import CausalLM
 from models.store.store import Store
@@ -83,8 +82,7 @@ def measure(commands: Sequence[BlindCommand], dialogue: DialogueManager, tree: E
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = command_line(__name__, __doc__)
     parser.add_argument("--data", type=Path, default=DATA, help="file of commands")
     parser.add_argument("--model", action="store_true", help="let the language model decide open choices")
     options = parser.parse_args(arguments)
@@ -106,7 +104,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for line in value:
                 console.print("  " + line, markup=False)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,14 +4,12 @@ English by Piper at two rates and by two espeak-ng voices, Mandarin by the opt-i
 Reports the share that ends exactly right, wrong actions, and both for thresholds of the mean log-probability
 below which a change is asked for again.
 
-    python benchmarks/quality/commands_spoken.py [--json] [--each 32] [--snr 10] [--save JSONL] [--from JSONL]
+    python -m benchmarks commands_spoken [--json] [--each 32] [--snr 10] [--save JSONL] [--from JSONL]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +19,9 @@ import numpy as np
 import soxr
 from rich.console import Console
 
-from benchmarks.quality.commands import LANGUAGES, NOISE_SEED, RATE_HZ, Ear
+from benchmarks.harness.front_end import LANGUAGES, RATE_HZ, FrontEnd
+from benchmarks.harness.report import command_line
+from benchmarks.quality.commands import NOISE_SEED
 from benchmarks.quality.commands_blind import BlindCommand, load_blind
 from hil.judge import run_command
 from hil.noise import mix, road_noise
@@ -95,7 +95,7 @@ def _speaker(voice: Any) -> Callable[[str], Audio]:
 def listen(commands: Sequence[BlindCommand], each: int, levels: Sequence[int]) -> Iterator[Heard]:
     """Say and hear every chosen command."""
     store = Store.open()
-    ear = Ear(WhisperEngine.load(store.ensure("whisper-base")), SileroVad.load(store.ensure("silero-vad")))
+    front_end = FrontEnd(WhisperEngine.load(store.ensure("whisper-base")), SileroVad.load(store.ensure("silero-vad")))
     speakers = voices()
     for turn, index in enumerate(chosen(commands, each)):
         command = commands[index]
@@ -103,7 +103,7 @@ def listen(commands: Sequence[BlindCommand], each: int, levels: Sequence[int]) -
         samples = speak(command.text)
         for level in (None, *levels):
             noisy = samples if level is None else mix(samples, road_noise(len(samples), NOISE_SEED + turn), level)[0]
-            text, language, logprob = ear.hear(noisy, biased=True)
+            text, language, logprob = front_end.recognise(noisy, biased=True)
             yield Heard(index, name, "clean" if level is None else f"{level}dB", text, language, logprob)
 
 
@@ -148,8 +148,7 @@ def judge_all(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = command_line(__name__, __doc__)
     parser.add_argument("--each", type=int, default=32, help="commands per language")
     parser.add_argument("--snr", default="10", help="road noise levels in dB, comma-separated; empty for none")
     parser.add_argument("--save", type=Path, help="keep what was heard")
@@ -174,7 +173,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in result["default"][kind]:
             console.print(f"{kind}: {line}", markup=False)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,16 +9,16 @@ evictions are among the decisions.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import resource
-import sys
 import threading
 import time
 import tracemalloc
+from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.harness.report import command_line
 from cockpit.arbiter.arbiter import Arbiter
 from cockpit.arbiter.config import parse
 from cockpit.arbiter.requests import RUNNING, LatencyHistogram
@@ -49,7 +49,7 @@ SESSIONS = 32
 KV_BYTES = 24 << 20
 
 
-class Drill:
+class ContendedArbiter:
     """One arbiter under contention; `run` may be called again and goes on where it stopped."""
 
     def __init__(self, *, timed: bool) -> None:
@@ -120,19 +120,19 @@ class Drill:
 def growth(decisions: int = 1_000_000) -> dict[str, float]:
     """Python heap (tracemalloc) and resident memory gained over `decisions` decisions of one warm arbiter."""
     tracemalloc.start()
-    drill = Drill(timed=False)
-    drill.run(20_000)
+    contended = ContendedArbiter(timed=False)
+    contended.run(20_000)
     gc.collect()
-    start = drill.decisions
+    start = contended.decisions
     small, _ = tracemalloc.get_traced_memory()
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    while drill.decisions - start < decisions:
-        drill.run(10_000)
+    while contended.decisions - start < decisions:
+        contended.run(10_000)
     gc.collect()
     rss_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
     large, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return {"decisions": drill.decisions - start, "heap_bytes": large - small, "rss_kib": rss_kib}
+    return {"decisions": contended.decisions - start, "heap_bytes": large - small, "rss_kib": rss_kib}
 
 
 def device_wait(kind: str) -> dict[str, Any]:
@@ -192,44 +192,42 @@ def gate_cost(rounds: int = 300) -> dict[str, float]:
 
 def measure(requests: int, kind: str) -> dict[str, Any]:
     gc.collect()
-    drill = Drill(timed=True)
-    drill.run(20_000)
-    for histogram in drill.histograms.values():
+    contended = ContendedArbiter(timed=True)
+    contended.run(20_000)
+    for histogram in contended.histograms.values():
         histogram.clear()
-    drill.run(min(requests, 200_000))
-    drill.arbiter.check()
-    seconds = Drill(timed=False).run(requests)
+    contended.run(min(requests, 200_000))
+    contended.arbiter.check()
+    seconds = ContendedArbiter(timed=False).run(requests)
     timer = LatencyHistogram()
     for _ in range(10_000):
         start = time.perf_counter_ns()
         timer.add(time.perf_counter_ns() - start)
     quantiles = {
         name: {"p50": h.quantile_ns(0.50) / 1e3, "p99": h.quantile_ns(0.99) / 1e3}
-        for name, h in drill.histograms.items()
+        for name, h in contended.histograms.items()
     }
     return {
         "decision_us": {**quantiles.pop("all"), "calls": quantiles},
         "timer_us": timer.quantile_ns(0.5) / 1e3,
         "requests_per_s": requests / seconds,
         "requests": requests,
-        "evictions": drill.arbiter.evictions,
+        "evictions": contended.arbiter.evictions,
         "growth": growth(),
         "event_sync_us": device_wait(kind),
         "gate": gate_cost(),
     }
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--json", action="store_true")
-    options.add_argument("--requests", type=int, default=1_000_000)
-    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    chosen = options.parse_args()
-    result = measure(chosen.requests, chosen.device)
-    if chosen.json:
-        json.dump(result, sys.stdout)
-        print()
-        return
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = command_line(__name__, __doc__)
+    parser.add_argument("--requests", type=int, default=1_000_000)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    options = parser.parse_args(arguments)
+    result = measure(options.requests, options.device)
+    if options.json:
+        print(json.dumps(result))
+        return 0
     from rich.console import Console
     from rich.table import Table
 
@@ -253,7 +251,4 @@ def main() -> None:
         f"yield gate: {gate['read_ns']:.0f} ns per boundary while open (loop included); a parked thread goes on "
         f"{gate['resume_p50_us']:.0f} us (p99 {gate['resume_p99_us']:.0f}) after it opens"
     )
-
-
-if __name__ == "__main__":
-    main()
+    return 0

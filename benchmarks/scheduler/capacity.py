@@ -8,16 +8,16 @@ sessions of the default language model, each a thread that asks the arbiter for 
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
-import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness.report import command_line
 from cockpit.arbiter.arbiter import Arbiter
 from cockpit.arbiter.budget import kv_bytes
 from cockpit.arbiter.config import parse
@@ -82,17 +82,17 @@ def simulated(machine_name: str) -> dict[str, Any]:
         for row in rows
         if row["navigation_p99_ms"] <= slas[NAVIGATION] and row["dialogue_p99_ms"] <= slas[DIALOGUE]
     ]
-    roomy = [row["sessions"] for row in rows if row["evictions"] == 0]
+    without_eviction = [row["sessions"] for row in rows if row["evictions"] == 0]
     return {
         "machine": machine.name,
         "arena_mb": ARENA_MB,
         "rows": rows,
-        "fit_by_memory": max(roomy, default=0),
+        "fit_by_memory": max(without_eviction, default=0),
         "fit_by_latency": max(within, default=0),
     }
 
 
-class Talk:
+class DialogueSession:
     """One real session: a thread that takes turns in the dialogue lane."""
 
     def __init__(self, dispatcher: Dispatcher, lm: CausalLM, name: str, session_bytes: int) -> None:
@@ -139,15 +139,15 @@ def real(model_dir: Path) -> dict[str, Any]:
     with device.enter("cores"):
         for sessions in REAL_GROWTH:
             dispatcher = Dispatcher(Arbiter(checked.config, 512 << 20))
-            talks = [Talk(dispatcher, lm, f"s{index}", session_bytes) for index in range(sessions)]
-            threads = [threading.Thread(target=talk.run, daemon=True) for talk in talks]
+            dialogues = [DialogueSession(dispatcher, lm, f"s{index}", session_bytes) for index in range(sessions)]
+            threads = [threading.Thread(target=dialogue.run, daemon=True) for dialogue in dialogues]
             for thread in threads:
                 thread.start()
             navigation_ms = _navigate(dispatcher, lm, threads)
             for thread in threads:
                 thread.join()
             dispatcher.arbiter.check()
-            turns = sorted(ms for talk in talks for ms in talk.turns_ms)
+            turns = sorted(ms for dialogue in dialogues for ms in dialogue.turns_ms)
             rows.append(
                 {
                     "sessions": sessions,
@@ -156,7 +156,7 @@ def real(model_dir: Path) -> dict[str, Any]:
                     "dialogue_p50_ms": _quantile(turns, 0.5),
                     "dialogue_max_ms": max(turns, default=0.0),
                     "kv_mb": sessions * session_bytes / (1 << 20),
-                    "refused": sum(talk.refused for talk in talks),
+                    "refused": sum(dialogue.refused for dialogue in dialogues),
                 }
             )
     device.close()
@@ -213,19 +213,14 @@ def show(result: dict[str, Any]) -> None:
     )
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--json", action="store_true")
-    options.add_argument("--machine", choices=tuple(MACHINES), default="hbm")
-    options.add_argument("--no-real", dest="real", action="store_false", help="simulate only")
-    chosen = options.parse_args()
-    result = measure(chosen.machine, chosen.real)
-    if chosen.json:
-        json.dump(result, sys.stdout)
-        print()
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = command_line(__name__, __doc__)
+    parser.add_argument("--machine", choices=tuple(MACHINES), default="hbm")
+    parser.add_argument("--no-real", dest="real", action="store_false", help="simulate only")
+    options = parser.parse_args(arguments)
+    result = measure(options.machine, options.real)
+    if options.json:
+        print(json.dumps(result))
     else:
         show(result)
-
-
-if __name__ == "__main__":
-    main()
+    return 0

@@ -1,4 +1,4 @@
-"""The CPU cases of benchmarks/scheduler/isolation.py: two pinned clusters against one shared pool, on ONNX Runtime.
+"""The CPU cases of the isolation benchmark: two pinned clusters against one shared pool, on ONNX Runtime.
 
 Navigation is three steps of a small network, the dialogue an endless row of larger ones that yields between steps.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.scheduler.isolation import Case, Plan
+from benchmarks.scheduler.contention import Case, CaseSet
 from cockpit.device.base import Device, LaneSpec, SessionSettings, YieldGate, open_device
 from models.errors import DeviceUnavailable
 
@@ -84,8 +84,7 @@ class StepLoad:
         self.entered.__exit__(None, None, None)
 
 
-def cpu_cases(quick: bool, loads: Sequence[str]) -> Plan:
-    """loads: ignored, there is one."""
+def cpu_cases(quick: bool) -> CaseSet:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise DeviceUnavailable("two clusters need two cores; this process may use one: widen its CPU affinity")
@@ -129,4 +128,4 @@ def cpu_cases(quick: bool, loads: Sequence[str]) -> Plan:
         Case(answer[0], apart, StepLoad(pinned.worker, gate), "dialogue", gate, samples),
     ]
     title = f"navigation = {NAVIGATION_STEPS} steps of a small network; {len(cores)} cores, ONNX Runtime"
-    return Plan(device.name, platform.release(), title, cases, answer, (2.0, 8.0), device.close)
+    return CaseSet(device.name, platform.release(), title, cases, answer, (2.0, 8.0), device.close)

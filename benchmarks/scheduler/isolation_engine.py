@@ -3,7 +3,8 @@
     python -m benchmarks isolation_engine [--device cuda|cpu] [--tokens 32] [--samples N] [--out FILE.json]
 
 Navigation is a request of `--tokens` greedy tokens on a session of its own; the dialogue, in a thread, computes a
-prompt in chunks and then answers, over and over. Keys and rows are those of benchmarks/scheduler/isolation.py:
+prompt in chunks and then answers, over and over. Keys and rows are those of
+benchmarks/scheduler/contention.py:
 `ratio_p99` is against navigation alone on the whole device. `arbiter`: both ask the real Dispatcher for their lanes,
 the dialogue yields between chunks and tokens. Beside it the same two tasks without arbiter: plain streams on a GPU, one
 shared pool of threads on a CPU. cuda: the float16 model in overlapping lanes; cpu: the served model on cores."""
@@ -14,36 +15,207 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.devices import Watched, model_folder
-from benchmarks.harness.report import Report, head, report_options
-from benchmarks.scheduler.isolation import Case, measure, reach, table
-from benchmarks.scheduler.isolation_tasks import (
-    DIALOGUE,
-    FILLER,
-    NAVIGATION,
-    SIZES,
-    Dialogue,
-    Navigation,
-    Size,
-    config_of,
-    leasing,
-    unleased,
-    worth_of,
-)
+from benchmarks.harness.devices import ON_CPU, ON_CUDA, TrackedPlacement, model_folder
+from benchmarks.harness.report import Report, command_line, head, report_options
+from benchmarks.scheduler.contention import Case, measure, reach, table
+from cockpit.arbiter.config import ArbiterConfig, parse
 from cockpit.scheduling.service import Arbitration, open_arbitration
 from models.engines.llm.causal_lm import CausalLM
+from models.engines.llm.session import LmSession
 from models.engines.placement import Placement
 from models.errors import CockpitError, DeviceUnavailable
 from models.store.store import Store
 
+NAVIGATION, DIALOGUE = "navigation_task", "dialogue_task"
+REQUEST = "Name ten things that a driver should check before a long drive, one after another."
+FILLER = "The driver asked for a warmer cabin before the motorway, and it began to rain. "
 
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much the tasks do. chunk: tokens of prompt between two boundaries."""
+
+    model: str
+    prompt: int
+    answer: int
+    chunk: int
+    context: int
+    samples: int
+    idle_ms: tuple[float, float]
+
+
+SIZES = {
+    "cuda": Size(ON_CUDA["llm"], 1024, 64, 256, 1536, 100, (20.0, 70.0)),
+    "cpu": Size(ON_CPU["llm"], 128, 24, 32, 512, 10, (150.0, 450.0)),
+}
+
+
+# --- the two tasks ---------------------------------------------------------------------------------------------------
+class Unleased:
+    """Nobody shares anything out: never told to yield."""
+
+    def boundary(self, new_tokens: int = 1) -> bool:
+        return True
+
+
+@contextmanager
+def unleased() -> Iterator[Unleased]:
+    yield Unleased()
+
+
+Leasing = Callable[[], AbstractContextManager[Any]]
+
+
+class Navigation:
+    """One request: the last token of a cached prompt, then `tokens` greedy ones."""
+
+    def __init__(self, lm: CausalLM, leasing: Leasing, tokens: int) -> None:
+        self._session = lm.open_session()
+        self._leasing = leasing
+        self._tokens = tokens
+        self._prompt = lm.tokenizer.encode(lm.chat.render([{"role": "user", "content": REQUEST}]))
+        self.answer: list[int] = []
+
+    def __call__(self) -> None:
+        with self._leasing() as lease:
+            self._session.set_tokens(self._prompt)
+            self.answer = []
+            for token in self._session.generate(max_new_tokens=self._tokens):
+                self.answer.append(token)
+                lease.boundary()
+        if len(self.answer) != self._tokens:
+            raise ValueError(f"navigation's answer ended after {len(self.answer)} of {self._tokens} tokens")
+
+
+class Dialogue:
+    """The load: turn after turn, a lease for each. One step is a chunk of prompt or a token of answer.
+
+    worth: what a chunk and a token take alone, ms, measured once on the whole device: the common measure of work done.
+    """
+
+    def __init__(self, lm: CausalLM, leasing: Leasing, size: Size, worth: dict[str, float]) -> None:
+        self._session = lm.open_session()
+        self._leasing = leasing
+        self._size = size
+        self._worth = worth
+        self._text = lm.tokenizer.encode(FILLER * 200)
+        self._turn = 0
+
+    def begin(self) -> None:
+        self._steps = self._turns()
+
+    def step(self) -> float:
+        return next(self._steps)
+
+    def end(self) -> None:
+        self._steps.close()
+
+    def _turns(self) -> Generator[float, None, None]:
+        while True:
+            with self._leasing() as lease:
+                yield from self._one(lease)
+
+    def _one(self, lease: Any) -> Iterator[float]:
+        self._turn += 1
+        start = 1 + self._turn % 13  # another first token than the last turn's: nothing is reused
+        prompt = self._text[start : start + self._size.prompt]
+        for at in range(0, len(prompt), self._size.chunk):
+            if not lease.boundary(0):
+                return
+            part = prompt[at : at + self._size.chunk]
+            if at:
+                self._session.prefill(part, chunk=self._size.chunk)
+            else:
+                self._session.set_tokens(part, chunk=self._size.chunk)
+            yield self._worth["chunk"] * len(part) / self._size.chunk
+        stopped = False
+
+        def boundary() -> None:
+            nonlocal stopped
+            stopped = stopped or not lease.boundary(1)
+
+        steps = self._session.generate(
+            max_new_tokens=self._size.answer, at_boundary=boundary, cancelled=lambda: stopped
+        )
+        for _ in steps:
+            yield self._worth["token"]
+
+
+def worth_of(session: LmSession, text: Sequence[int], size: Size) -> dict[str, float]:
+    """Milliseconds of a chunk and of a token alone, medians of 5 and of 40."""
+    chunks, tokens = [], []
+    for start in range(1, 6):
+        session.set_tokens(text[start : start + size.chunk])
+        next(session.generate(max_new_tokens=1), None)
+        began = time.perf_counter()
+        session.set_tokens(text[start + 20 : start + 20 + size.chunk])
+        next(session.generate(max_new_tokens=1), None)
+        chunks.append((time.perf_counter() - began) * 1e3)
+    steps = session.generate(max_new_tokens=41)
+    next(steps, None)
+    for _ in range(40):
+        began = time.perf_counter()
+        if next(steps, None) is None:
+            break
+        tokens.append((time.perf_counter() - began) * 1e3)
+    token = sorted(tokens)[len(tokens) // 2]
+    return {"chunk": max(0.0, sorted(chunks)[2] - token), "token": token}
+
+
+def config_of(clusters: dict[str, int], chunk: int) -> ArbiterConfig:
+    """Both tasks may have every cluster but `system`: lanes overlap, the dialogue yields. Raises ValueError."""
+    names = [name for name in clusters if name != "system"]
+    checked = parse(
+        {
+            "global_limits": {"max_gpu_memory_percent": 85, "min_token_per_second": 0},
+            "eviction_policy": {"type": "lru_k", "lru_k": 3},
+            "clusters": clusters,
+            "policy": {"frozen": True, "prefill_chunk_tokens": chunk},
+            "tasks": {
+                NAVIGATION: {
+                    "priority": 9,
+                    "latency_sla": "150ms",
+                    "memory_budget_mb": 0,
+                    "affinity_mask": ",".join(names),
+                },
+                DIALOGUE: {
+                    "priority": 5,
+                    "latency_sla": "800ms",
+                    "memory_budget_mb": 0,
+                    "affinity_mask": ",".join(reversed(names)),
+                    "timeout": "60s",
+                },
+            },
+        }
+    )
+    if checked.config is None:
+        raise ValueError(f"the benchmark's own profile is wrong: {checked.errors}")
+    return checked.config
+
+
+def leasing(arbitration: Arbitration, task: str) -> Leasing:
+    """Leases of `task` whose thread is bound to the lane, as cockpit/scheduling/llm_lease.py does it."""
+
+    @contextmanager
+    def leased() -> Iterator[Any]:
+        with (
+            arbitration.dispatcher.lease(task) as lease,
+            arbitration.device.enter(lease.lane),
+        ):
+            yield lease
+
+    return leased
+
+
+# --- cases -----------------------------------------------------------------------------------------------------------
 @dataclass
 class Models:
     """The model per place it may run in: `whole` twice (navigation and dialogue without arbiter), and the two lanes."""
@@ -125,7 +297,10 @@ def on_cuda(folder: Path, size: Size) -> Iterator[tuple[Models, Arbitration]]:
 
     def load(name: str, placement: Placement) -> CausalLM:
         lm = CausalLM.load(
-            folder, placements={name: Watched(placement, weights=weights)}, context_tokens=size.context, slots=2
+            folder,
+            placements={name: TrackedPlacement(placement, weights=weights)},
+            context_tokens=size.context,
+            slots=2,
         )
         lm.warm_up()
         return lm
@@ -145,26 +320,26 @@ def on_cuda(folder: Path, size: Size) -> Iterator[tuple[Models, Arbitration]]:
         arbitration.close()
 
 
-def main() -> int:
-    arguments = _arguments()
-    report = Report(arguments.out, arguments.budget_s)
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    report = Report(options.out, options.budget_s)
     report.put(**head())
-    size = SIZES[arguments.device]
-    size = replace(size, samples=arguments.samples or size.samples)
-    opening = on_cuda if arguments.device == "cuda" else on_cpu
+    size = SIZES[options.device]
+    size = replace(size, samples=options.samples or size.samples)
+    opening = on_cuda if options.device == "cuda" else on_cpu
     try:
-        folder = model_folder(arguments.model or size.model, Store.open(), arguments.models)
+        folder = model_folder(options.model or size.model, Store.open(), options.models)
         with opening(folder, size) as (models, arbitration):
             report.say(f"{models.title}: loaded")
-            cases, answer = cases_of(models, arbitration, size, arguments.tokens)
+            cases, answer = cases_of(models, arbitration, size, options.tokens)
             rows: list[dict[str, Any]] = []
             report.put(
                 device=models.title,
-                navigation=f"navigation = {arguments.tokens} greedy tokens; dialogue = {size.prompt} tokens of prompt "
+                navigation=f"navigation = {options.tokens} greedy tokens; dialogue = {size.prompt} tokens of prompt "
                 f"in chunks of {size.chunk}, {size.answer} of answer; {models.title}",
                 rows=rows,
             )
-            measure(_timely(cases, report), size.idle_ms, arguments.seconds, each=partial(_keep, report, rows))
+            measure(_timely(cases, report), size.idle_ms, options.seconds, each=partial(_keep, report, rows))
             last = rows[-1]
             keys = ("p50_ms", "p99_ms", "ratio_p99", "std_ms", "dialogue_throughput_kept")
             if last["case"] == answer:
@@ -174,7 +349,7 @@ def main() -> int:
     except CockpitError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(json.dumps(report.values) if arguments.json else table({"reach": {}, **report.values}))
+    print(json.dumps(report.values) if options.json else table({"reach": {}, **report.values}))
     return 0
 
 
@@ -191,8 +366,8 @@ def _keep(report: Report, rows: list[dict[str, Any]], row: dict[str, Any]) -> No
     report.put(rows=rows)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = command_line(__name__, __doc__)
     parser.add_argument("--device", choices=tuple(SIZES), default="cpu")
     parser.add_argument("--tokens", type=int, default=32, help="of one navigation request (32)")
     parser.add_argument("--samples", type=int, help="navigation requests per case")
@@ -200,8 +375,4 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", help="name of the built model")
     parser.add_argument("--models", type=Path, help="folder of built models; default: the model store")
     report_options(parser, 120.0)
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    return parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""The GPU cases of benchmarks/scheduler/isolation.py: one 4B-shaped fp16 model, shared by navigation and a dialogue."""
+"""The GPU cases of the isolation benchmark: one 4B-shaped fp16 model, shared by navigation and a dialogue."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 
 import torch
 
+from benchmarks.harness.gpu import lane_library, open_lanes, timed
 from benchmarks.harness.random_model import fill_cache, random_model, view
-from benchmarks.llm.gpu_check import open_lanes
-from benchmarks.llm.gpu_decode import TUNED, timed
-from benchmarks.scheduler.isolation import Case, Plan, driver_version
-from cockpit.device.cuda.driver import KERNELS, BoundDriver, compile_cubin
+from benchmarks.harness.report import gpu_driver
+from benchmarks.scheduler.contention import Case, CaseSet
+from cockpit.device.cuda.driver import BoundDriver
 from cockpit.device.cuda.gate import DeviceGate, open_gate
 from cockpit.device.cuda_decode.gemm import open_gemm
 from cockpit.device.cuda_decode.session import (
+    TUNED,
     DecodeKernels,
     DecodeSession,
     DecodeShape,
@@ -31,11 +32,11 @@ LAYERS = DecodeShape().layers
 
 
 @dataclass(frozen=True)
-class GpuLane:
-    """A stream and what it may use."""
+class GpuStream:
+    """A stream, of a lane or of the whole device, and how many SMs its work may fill."""
 
     name: str
-    stream: int
+    handle: int
     sms: int
 
 
@@ -80,7 +81,7 @@ class GraphLoad:
 
 
 @dataclass
-class Bench:
+class DecoderBench:
     """Everything the cases share."""
 
     driver: BoundDriver
@@ -93,9 +94,9 @@ class Bench:
     worth: dict[str, float] = field(default_factory=dict)
     """ms of each kind of unit on the whole GPU: the common measure of what a load got done."""
 
-    def session(self, place: GpuLane, gate: DeviceGate | None = None, boundary: int = 0) -> DecodeSession:
+    def session(self, stream: GpuStream, gate: DeviceGate | None = None, boundary: int = 0) -> DecodeSession:
         session = DecodeSession(
-            self.driver, self.kernels, self.weights, place.stream, place.sms, 1536, gate, boundary
+            self.driver, self.kernels, self.weights, stream.handle, stream.sms, 1536, gate, boundary
         ).open()
         fill_cache(session, 11)
         return session
@@ -108,16 +109,16 @@ class Bench:
 
         return navigate, lambda: session.seek(3, CONTEXT)
 
-    def prefill(self, place: GpuLane, chunk: int, gate: DeviceGate | None, boundary: int) -> Any:
+    def prefill(self, stream: GpuStream, chunk: int, gate: DeviceGate | None, boundary: int) -> Any:
         """One chunk's matrix products over every layer (norms and attention left out), a gate each `boundary`."""
         shape, scratch = self.weights.shape, self.scratch
-        gemm = open_gemm(self.driver, place.stream, place.sms, self.whole_sms)
+        gemm = open_gemm(self.driver, stream.handle, stream.sms, self.whole_sms)
         wide = scratch + (64 << 20)
 
         def work() -> None:
             for index, layer in enumerate(self.weights.layers):
                 if gate and boundary and index % boundary == 0:
-                    gate.launch(place.stream)
+                    gate.launch(stream.handle)
                 for matrix, columns, inner in (
                     (layer.qkv, shape.qkv_rows, shape.hidden),
                     (layer.o, shape.hidden, shape.attention_width),
@@ -127,73 +128,75 @@ class Bench:
                     gemm.multiply(scratch, matrix.weights, wide, chunk, columns, inner)
 
         work()
-        self.driver.synchronise(place.stream)
-        return self.driver.capture(place.stream, work)
+        self.driver.synchronise(stream.handle)
+        return self.driver.capture(stream.handle, work)
 
     def dialogue(
-        self, place: GpuLane, yields: bool, chunk: int = 256, decode_every: int = 3, prefill_every: int = 2
+        self, stream: GpuStream, yields: bool, chunk: int = 256, decode_every: int = 3, prefill_every: int = 2
     ) -> GraphLoad:
         """A turn over and over: a prompt of 2048 tokens in chunks, then 64 tokens of answer. chunk 0: answers only."""
         gate = self.gate if yields else None
-        session = self.session(place, gate, decode_every if yields else 0)
+        session = self.session(stream, gate, decode_every if yields else 0)
         plan: list[tuple[Any, float]] = []
         session.seek(3, CONTEXT)
-        token = self._worth("token", place, session.graph)
+        token = self._worth("token", stream, session.graph)
         if chunk:
-            graph = self.prefill(place, chunk, gate, prefill_every if yields else 0)
-            plan += [(graph, self._worth("prompt", place, graph, chunk))] * (PROMPT_TOKENS // chunk)
+            graph = self.prefill(stream, chunk, gate, prefill_every if yields else 0)
+            plan += [(graph, self._worth("prompt", stream, graph, chunk))] * (PROMPT_TOKENS // chunk)
         plan += [(session.graph, token)] * ANSWER_TOKENS
-        return GraphLoad(self.driver, place.stream, plan, gate, lambda: session.seek(3, CONTEXT))
+        return GraphLoad(self.driver, stream.handle, plan, gate, lambda: session.seek(3, CONTEXT))
 
-    def matrix(self, place: GpuLane, yields: bool) -> GraphLoad:
+    def matrix(self, stream: GpuStream, yields: bool) -> GraphLoad:
         """Square fp16 products of 4096, eight a graph."""
-        gemm = open_gemm(self.driver, place.stream, place.sms, self.whole_sms)
+        gemm = open_gemm(self.driver, stream.handle, stream.sms, self.whole_sms)
         a, b, c = (self.scratch + i * (64 << 20) for i in range(3))
-        return self._repeat("matrix", place, yields, lambda: gemm.multiply(a, b, c, 4096, 4096, 4096))
+        return self._repeat("matrix", stream, yields, lambda: gemm.multiply(a, b, c, 4096, 4096, 4096))
 
-    def bandwidth(self, place: GpuLane, yields: bool) -> GraphLoad:
+    def bandwidth(self, stream: GpuStream, yields: bool) -> GraphLoad:
         """Reading 1 GB of weights, eight times a graph."""
         layer = self.weights.embedding
         words = ((1 << 30) // 16).to_bytes(8, "little")
         arguments = (layer.weights.to_bytes(8, "little"), words, self.scratch.to_bytes(8, "little"))
-        grid = (place.sms * 4, 1, 1)
+        grid = (stream.sms * 4, 1, 1)
         return self._repeat(
-            "bandwidth", place, yields, lambda: self.driver.launch(self.read, grid, 512, place.stream, *arguments)
+            "bandwidth", stream, yields, lambda: self.driver.launch(self.read, grid, 512, stream.handle, *arguments)
         )
 
-    def _repeat(self, kind: str, place: GpuLane, yields: bool, work: Callable[[], None]) -> GraphLoad:
+    def _repeat(self, kind: str, stream: GpuStream, yields: bool, work: Callable[[], None]) -> GraphLoad:
         gate = self.gate if yields else None
         work()
 
         def eight() -> None:
             for _ in range(8):
                 if gate:
-                    gate.launch(place.stream)
+                    gate.launch(stream.handle)
                 work()
 
-        graph = self.driver.capture(place.stream, eight)
-        return GraphLoad(self.driver, place.stream, [(graph, self._worth(kind, place, graph))], gate)
+        graph = self.driver.capture(stream.handle, eight)
+        return GraphLoad(self.driver, stream.handle, [(graph, self._worth(kind, stream, graph))], gate)
 
-    def _worth(self, kind: str, place: GpuLane, graph: Any, units: int = 1) -> float:
+    def _worth(self, kind: str, stream: GpuStream, graph: Any, units: int = 1) -> float:
         """ms of `units` of a kind: measured once, where it first appears (on the whole GPU, without gates)."""
         if kind not in self.worth:
-            times = timed(self.driver, place.stream, lambda: self.driver.replay(graph, place.stream), 5)
+            times = timed(self.driver, stream.handle, lambda: self.driver.replay(graph, stream.handle), 5)
             self.worth[kind] = sorted(times)[2] / units
         return self.worth[kind] * units
 
 
-def open_bench() -> tuple[Bench, Any]:
+def open_bench() -> tuple[DecoderBench, Any]:
     driver = BoundDriver()
     device = open_lanes(driver)
     capability = device.facts.capability
-    library = driver.library(compile_cubin((KERNELS / "lane.cu").read_text(), capability, ()))
+    library = lane_library(driver, device)
     model = random_model(DecodeShape(), "fp16", 1536, 3)
     kernels = build_decode_kernels(driver, capability, DecodeShape(), "fp16", TUNED["fp16"])
     scratch = driver.allocate(256 << 20)
     view(scratch, (128 << 20,), "<f2").normal_()  # products of constants would draw less power than real ones
     torch.cuda.synchronize()
     gate = open_gate(driver, library)
-    bench = Bench(driver, device.units, kernels, model.weights(), gate, driver.kernel(library, "stream_read"), scratch)
+    bench = DecoderBench(
+        driver, device.units, kernels, model.weights(), gate, driver.kernel(library, "stream_read"), scratch
+    )
     return bench, (device, model)
 
 
@@ -209,20 +212,20 @@ def clock_mhz() -> float:
         return 0.0
 
 
-def gpu_cases(quick: bool, loads: Sequence[str]) -> Plan:
+def gpu_cases(quick: bool, loads: Sequence[str]) -> CaseSet:
     bench, (device, model) = open_bench()
     driver = bench.driver
-    plain = GpuLane("plain", driver.whole_device_stream(), device.units)
-    beside = GpuLane("plain beside", driver.whole_device_stream(), device.units)
-    urgent = GpuLane("priority", driver.whole_device_stream(urgent=True), device.units)
-    lane = {name: GpuLane(name, lane.stream, lane.units) for name, lane in device.lanes.items()}
+    plain = GpuStream("plain", driver.whole_device_stream(), device.units)
+    beside = GpuStream("plain beside", driver.whole_device_stream(), device.units)
+    urgent = GpuStream("priority", driver.whole_device_stream(urgent=True), device.units)
+    lane = {name: GpuStream(name, lane.stream, lane.units) for name, lane in device.lanes.items()}
     few, few_load = lane["navigation:1"], lane["dialogue:1"]
     wide, wide_load = lane["navigation:2"], lane["dialogue:2"]
     short, long = (20, 40) if quick else (60, 200)
-    navigators = {place.name: bench.navigation(bench.session(place)) for place in (plain, urgent, few, wide)}
+    navigators = {stream.name: bench.navigation(bench.session(stream)) for stream in (plain, urgent, few, wide)}
 
-    def case(name: str, place: GpuLane, load: Any, load_name: str, yields: bool, samples: int = short) -> Case:
-        navigate, prepare = navigators[place.name]
+    def case(name: str, stream: GpuStream, load: Any, load_name: str, yields: bool, samples: int = short) -> Case:
+        navigate, prepare = navigators[stream.name]
         return Case(name, navigate, load, load_name, bench.gate if yields else None, samples, prepare, clock_mhz)
 
     cases = [
@@ -231,9 +234,9 @@ def gpu_cases(quick: bool, loads: Sequence[str]) -> Plan:
         case(f"navigation alone, lane of {few.sms} SMs", few, None, "-", False),
     ]
     answer = f"overlapping lanes of {wide.sms} SMs, yielding"
-    makers: dict[str, Callable[[GpuLane, bool], GraphLoad]] = {
+    makers: dict[str, Callable[[GpuStream, bool], GraphLoad]] = {
         "dialogue": bench.dialogue,
-        "decode": lambda place, yields: bench.dialogue(place, yields, chunk=0),
+        "decode": lambda stream, yields: bench.dialogue(stream, yields, chunk=0),
         "matrix": bench.matrix,
         "bandwidth": bench.bandwidth,
     }
@@ -265,32 +268,37 @@ def gpu_cases(quick: bool, loads: Sequence[str]) -> Plan:
         name = f"{answer}, chunk {chunk}, gate every {decode_every} layers (decode), {prefill_every} (prefill)"
         cases.append(case(name, wide, load, "dialogue", True))
     cases += _with_l2_window(bench, case, wide, few, few_load, wide_load)
-    title = f"navigation = {BURST_TOKENS} tokens at context {CONTEXT}, 4B-shaped fp16 model, driver {driver_version()}"
+    title = f"navigation = {BURST_TOKENS} tokens at context {CONTEXT}, 4B-shaped fp16 model, driver {gpu_driver()}"
 
     def close() -> None:
         device.close()
         del model.layers[:]
 
-    return Plan(device.name, driver_version(), title, cases, (answer, "dialogue"), (20.0, 70.0), close)
+    return CaseSet(device.name, gpu_driver(), title, cases, (answer, "dialogue"), (20.0, 70.0), close)
 
 
 def _with_l2_window(
-    bench: Bench, case: Callable[..., Case], wide: GpuLane, few: GpuLane, few_load: GpuLane, wide_load: GpuLane
+    bench: DecoderBench,
+    case: Callable[..., Case],
+    wide: GpuStream,
+    few: GpuStream,
+    few_load: GpuStream,
+    wide_load: GpuStream,
 ) -> list[Case]:
     """The same with a persisting L2 window on navigation's keys: last, because the set-aside is the whole device's."""
     cases = []
-    for name, place, load_place, yields in (
+    for name, stream, load_stream, yields in (
         (f"both green ({few.sms} + {few_load.sms})", few, few_load, False),
         (f"overlapping lanes of {wide.sms} SMs, yielding", wide, wide_load, True),
     ):
-        session = bench.session(place)
+        session = bench.session(stream)
         size = 64 << 20
-        bench.driver.persist_l2(place.stream, session.buffers["k"], size)
-        session.graph = bench.driver.capture(place.stream, session.launch_token)
-        bench.driver.persist_l2(place.stream, session.buffers["k"], 0)
+        bench.driver.persist_l2(stream.handle, session.buffers["k"], size)
+        session.graph = bench.driver.capture(stream.handle, session.launch_token)
+        bench.driver.persist_l2(stream.handle, session.buffers["k"], 0)
         navigate, prepare = bench.navigation(session)
         made = case(
-            f"{name}, L2 window on navigation's keys", place, bench.dialogue(load_place, yields), "dialogue", yields
+            f"{name}, L2 window on navigation's keys", stream, bench.dialogue(load_stream, yields), "dialogue", yields
         )
         made.navigate, made.prepare = navigate, prepare
         cases.append(made)

@@ -7,10 +7,11 @@ ratio: mean price of an epoch over the run's last half, by that of the best fixe
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.harness.report import command_line
 from hil.simulator import HBM, LOADS, SOC, Machine, Simulator
 
 
@@ -18,7 +19,7 @@ def measure(machine: Machine, requests: int, fixed_requests: int) -> dict[str, A
     """Prices of all fixed arms, and what the policy came to."""
     load = LOADS[machine.name]
     probe = Simulator(machine, load, seed=0).arbiter
-    fixed = [
+    fixed: list[dict[str, Any]] = [
         {
             "arm": arm.named(probe.task_names),
             "cost": outcome.cost,
@@ -46,16 +47,15 @@ def measure(machine: Machine, requests: int, fixed_requests: int) -> dict[str, A
     }
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--json", action="store_true")
-    options.add_argument("--requests", type=int, default=1_000_000)
-    options.add_argument("--fixed", type=int, default=60_000)
-    chosen = options.parse_args()
-    results = [measure(machine, chosen.requests, chosen.fixed) for machine in (HBM, SOC)]
-    if chosen.json:
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = command_line(__name__, __doc__)
+    parser.add_argument("--requests", type=int, default=1_000_000)
+    parser.add_argument("--fixed", type=int, default=60_000)
+    options = parser.parse_args(arguments)
+    results = [measure(machine, options.requests, options.fixed) for machine in (HBM, SOC)]
+    if options.json:
         print(json.dumps({"machines": results}))
-        return
+        return 0
     from rich.console import Console
     from rich.table import Table
 
@@ -71,7 +71,4 @@ def main() -> None:
             f"arm; favourite {result['favourite']}; navigation late {result['navigation_missed']}; arms left in "
             f"mid-epoch {result['reverts']}; red lines broken: {result['broken'] or 'none'}"
         )
-
-
-if __name__ == "__main__":
-    main()
+    return 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chain.serialise import REQUIRED_RATIO, context_messages, measure_encoding, places
+from benchmarks.chain.serialise import REQUIRED_RATIO, context_messages, edges, measure_encoding
 from cockpit.telemetry.trace import TraceRecorder
 from models.errors import InputError
 from pipeline.json_codec import (
@@ -109,7 +109,7 @@ def test_json_lines() -> None:
 
 
 def test_a_16k_context_is_encoded_20_times_faster_than_by_json_dumps() -> None:
-    name, ours, theirs = places()[0]
+    name, ours, theirs = edges()[0]
     assert "16K" in name
     assert json.loads(ours()) == json.loads(theirs())  # type: ignore[arg-type]
     assert measure_encoding(ours, theirs, 7)["ratio"] >= REQUIRED_RATIO

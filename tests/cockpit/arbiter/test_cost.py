@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.scheduler.arbiter import Drill, growth
+from benchmarks.scheduler.arbiter import ContendedArbiter, growth
 
 
 def test_a_hundred_thousand_decisions_leave_nothing_behind() -> None:
@@ -10,8 +10,8 @@ def test_a_hundred_thousand_decisions_leave_nothing_behind() -> None:
 
 
 def test_a_decision_takes_microseconds() -> None:
-    drill = Drill(timed=True)
-    drill.run(20_000)
-    drill.arbiter.check()
-    assert drill.arbiter.evictions > 0, "the drill has real contention"
-    assert drill.histograms["all"].quantile_ns(0.50) < 20_000
+    arbiter = ContendedArbiter(timed=True)
+    arbiter.run(20_000)
+    arbiter.arbiter.check()
+    assert arbiter.arbiter.evictions > 0, "there is real contention"
+    assert arbiter.histograms["all"].quantile_ns(0.50) < 20_000

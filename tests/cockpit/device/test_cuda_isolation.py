@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from benchmarks.scheduler.isolation import Case, Runner, measure, percentile, reach
+from benchmarks.scheduler.contention import Case, Runner, measure, percentile, reach
 from cockpit.device.base import YieldGate
 from models.errors import DeviceUnavailable
 
@@ -65,7 +65,7 @@ def test_p99_of_few_samples_is_their_maximum() -> None:
 def test_cpu_cases_run() -> None:
     from benchmarks.scheduler.isolation_cpu import cpu_cases
 
-    plan = cpu_cases(quick=True, loads=())
+    plan = cpu_cases(quick=True)
     for case in plan.cases:
         case.samples = 3
     rows = measure(plan.cases, plan.idle_ms, 0.2, progress=False)

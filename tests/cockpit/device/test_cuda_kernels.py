@@ -18,7 +18,7 @@ import torch
 from benchmarks.harness.gemma_reference import GemmaReference, KernelFolder
 from benchmarks.harness.random_model import Reference as TorchReference
 from benchmarks.harness.random_model import checkpoint_model
-from benchmarks.llm.gpu_checkpoint import GGUF, SENTENCES, continue_text, judge, prompts
+from benchmarks.llm.gpu_checkpoint import GGUF, SENTENCES, agreement, continue_text, prompts
 from cockpit.device.cuda.driver import BoundDriver, DeviceFacts
 from cockpit.device.cuda.kernel_store import LANE, KernelStore
 from cockpit.device.cuda_decode.checkpoint import load_checkpoint, load_kernels, wanted_kernels
@@ -116,7 +116,7 @@ def test_kernels_continue_a_text_as_the_reference_does(small: Path, tmp_path: Pa
     prompt = [2, 17, 50, 4, 4, 99]
     got, rows = continue_text(session, prompt, 3, VOCAB)
     wanted = GemmaReference(folder, folder.shape, np.float16).logits([*prompt, *got[:-1]], 3)
-    assert judge(got, rows, wanted, 1e-4) == {
+    assert agreement(got, rows, wanted, 1e-4) == {
         "equal": 3,
         "near_ties": 0,
         "wrong": 0,
@@ -178,7 +178,7 @@ def test_checkpoint_that_is_missing_cut_or_too_short_is_refused(small: Path, tmp
 
 def test_judge_lets_only_near_ties_pass() -> None:
     wanted = np.array([[1, 2, 1.99], [3, 1, 0], [0, 1, 4]], np.float32)
-    found = judge([2, 0, 1], wanted, wanted, 0.02)
+    found = agreement([2, 0, 1], wanted, wanted, 0.02)
     assert (found["equal"], found["near_ties"], found["wrong"], found["own_argmax"]) == (1, 1, 1, 1)
 
 

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from ruamel.yaml import YAML
 
 from cockpit.runtime import Runtime
@@ -48,18 +45,3 @@ def turn_row(row: dict[str, Any], ours: TurnRecord | None, start_ns: int) -> dic
         "first_audio_ms": (ours.first_audio_ns - true_end_ns) / 1e6 if ours is not None and heard else None,
         "decided_ms": (ours.decided_ns - true_end_ns) / 1e6 if ours else None,
     }
-
-
-def plot_first_audio(series: Mapping[str, Sequence[float | None]], limit_ms: float, file: Path) -> None:
-    """Draw the share of commands answered by each time: one line per label of `series`, in ms."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.subplots()
-    for label, times in series.items():
-        values = np.sort([value for value in times if value is not None])
-        axes.step(values, np.arange(1, len(values) + 1) / len(values), where="post", label=label)
-    axes.axvline(limit_ms, color="grey", linestyle=":", label="limit (P50)")
-    axes.set(xlabel="end of speech to first audio, ms", ylabel="share of commands", xlim=(0, None))
-    axes.legend()
-    figure.savefig(file, dpi=150)

@@ -1,0 +1,14 @@
+"""Where the benchmarks read from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hil import AUDIO
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The repository."""
+COMMANDS_TEXT = ROOT / "tests" / "data" / "commands_text.yaml"
+"""The typed commands of the tests."""
+
+__all__ = ["AUDIO", "COMMANDS_TEXT", "ROOT"]
