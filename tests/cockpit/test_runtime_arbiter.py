@@ -35,6 +35,7 @@ from models.errors import ConfigError
 from models.store.store import Store
 from tests.support.arbiter_config import patient
 from tests.support.paths import short_folder
+from tests.support.waiting import until
 
 QUESTION = "Why is the sky blue?"
 
@@ -86,13 +87,6 @@ def dialogue(folder: Path) -> dict[str, Any]:
     return next(task for task in tasks if task["name"] == DIALOGUE)
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 10.0) -> bool:
-    deadline_s = time.monotonic() + seconds
-    while not what() and time.monotonic() < deadline_s:
-        time.sleep(0.005)
-    return what()
-
-
 def answered(runtime: Runtime, assembly: Assembly, text: str) -> str:
     turn_id = assembly.turn_ids.next()
     runtime.ask(text, "en", turn_id)
@@ -118,10 +112,10 @@ def test_a_chat_waits_for_navigation_and_goes_on_with_the_same_words(
         record = runtime.turn_log.get(turn_id)
         return record is not None and record.reply != ""
 
-    assert wait_for(streaming)
+    until(streaming)
     assert record is not None
     with shared.dispatcher.lease("navigation_task"):
-        assert wait_for(lambda: gate.parked == 1, 2.0)
+        until(lambda: gate.parked == 1)
         parked_with = record.reply
         time.sleep(0.4)
         assert record.reply == parked_with
@@ -136,7 +130,7 @@ def test_status_shows_lanes_the_task_and_the_arm(assembly: Assembly, runtime: Ru
     status = json.loads(ctl(folder, "status", "--verbose", "--json"))["status"]
     assert {lane["name"] for lane in status["lanes"]} == {"navigation_task:1", "dialogue_task:1", "dialogue_task:2"}
     assert status["policy"]["description"]
-    assert wait_for(lambda: dialogue(folder)["state"] == "idle")  # it computes what the next answer begins with
+    until(lambda: dialogue(folder)["state"] == "idle")  # it computes what the next answer begins with
     task = dialogue(folder)
     assert task["finished"] > before
     assert task["lane"] == "dialogue_task:2"
@@ -166,7 +160,7 @@ def test_a_paused_dialogue_waits_until_it_is_resumed(assembly: Assembly, runtime
     ctl(folder, "pause", DIALOGUE)
     runtime.ask("Why is the grass green?", "en", assembly.turn_ids.next())
     try:
-        assert wait_for(lambda: dialogue(folder)["queued"] == 1)
+        until(lambda: dialogue(folder)["queued"] == 1)
         assert dialogue(folder)["state"] == "paused (operator)"
         assert not runtime.wait_idle(0.5)
     finally:
@@ -179,9 +173,9 @@ def test_a_barge_in_ends_the_wait_for_a_lane(assembly: Assembly, runtime: Runtim
     ctl(folder, "pause", DIALOGUE)
     try:
         runtime.ask(QUESTION, "en", assembly.turn_ids.next())
-        assert wait_for(lambda: dialogue(folder)["queued"] == 1)
+        until(lambda: dialogue(folder)["queued"] == 1)
         assembly.parts.generations.bump()
-        assert wait_for(lambda: dialogue(folder)["queued"] == 0, 2.0)
+        until(lambda: dialogue(folder)["queued"] == 0)
     finally:
         ctl(folder, "resume", DIALOGUE)
 
@@ -205,8 +199,8 @@ def test_what_was_said_is_computed_in_idle_time(assembly: Assembly, runtime: Run
     answered(runtime, assembly, QUESTION)
     session = dialogue.chat_sessions["en"]
     expected = tuple(dialogue._history_tokens("en"))
-    assert wait_for(lambda: session.tokens == tuple(dialogue._history_tokens("en")))
-    assert wait_for(lambda: session.cached == len(session.tokens))
+    until(lambda: session.tokens == tuple(dialogue._history_tokens("en")))
+    until(lambda: session.cached == len(session.tokens))
     assert len(session.tokens) >= len(expected)
 
 

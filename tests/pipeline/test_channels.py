@@ -10,6 +10,7 @@ import pytest
 from benchmarks.chain.serialise import measure_hop
 from pipeline.channels import Channel, ChannelCounts, Closed, Policy
 from pipeline.turns import Generations, TurnIds
+from tests.support.waiting import LONG_S, ended
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_block_waits_for_room() -> None:
         channel.put(2, timeout_s=0.01)
     taker = threading.Timer(0.02, channel.get)
     taker.start()
-    assert channel.put(2, timeout_s=2.0)
+    assert channel.put(2, timeout_s=LONG_S)
     taker.join()
     assert channel.counts == ChannelCounts(put=2, got=1, dropped=0, high_water=1)
 
@@ -60,22 +61,22 @@ def test_close_hands_out_the_rest_and_wakes_waiters() -> None:
 @pytest.mark.parametrize("full", [True, False])
 def test_close_wakes_a_blocked_thread(full: bool) -> None:
     channel: Channel[int] = Channel("test", 1)
-    ended: list[type[BaseException]] = []
+    outcomes: list[type[BaseException]] = []
 
     def wait() -> None:
         try:
             channel.put(2) if full else channel.get()
         except Closed:
-            ended.append(Closed)
+            outcomes.append(Closed)
 
     if full:
         channel.put(1)
     thread = threading.Thread(target=wait)
     thread.start()
-    time.sleep(0.02)
+    time.sleep(0.02)  # most likely it waits by now; where it does not yet, the answer is the same
     channel.close()
-    thread.join(2.0)
-    assert ended == [Closed]
+    ended(thread)
+    assert outcomes == [Closed]
 
 
 def test_nothing_is_lost_or_doubled_between_threads() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from cockpit.device.base import LaneSpec, YieldGate, open_device
 from models.errors import ConfigError, DeviceUnavailable
+from tests.support.waiting import LONG_S, ended, until
 
 CORES = sorted(os.sched_getaffinity(0))
 two_cores = pytest.mark.skipif(
@@ -126,10 +127,8 @@ def test_sessions_stay_in_their_lane(tmp_path: Path, clusters: tuple[str, ...]) 
     )
     assert session.get_providers()[0] == settings.providers[0]
     wanted = [{core} for core in device.lanes["nav"].cores[1:]]
-    ends = time.monotonic() + 5  # a pool's thread pins itself some moments after it was made
-    while (pool := [cores for thread, cores in own_threads().items() if thread not in before]) != wanted:
-        assert time.monotonic() < ends, pool
-        time.sleep(0.005)
+    # A pool's thread pins itself some moments after it was made.
+    until(lambda: [cores for thread, cores in own_threads().items() if thread not in before] == wanted)
     eye = np.eye(256, dtype=np.float32)
     with device.enter("nav"):
         np.testing.assert_array_equal(session.run(None, {"x": eye})[0], eye)
@@ -157,23 +156,20 @@ def test_the_gate_parks_and_releases() -> None:
         nonlocal steps
         while not stop:
             if gate.closed:
-                gate.wait(5.0)
+                gate.wait(LONG_S)
             steps += 1
             time.sleep(0.0005)
 
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
-    with gate.hold(parked_within_s=5.0) as parked:
+    with gate.hold(parked_within_s=LONG_S) as parked:
         assert parked
         held = steps
         time.sleep(0.05)
         assert steps == held
-    deadline = time.monotonic() + 5
-    while steps == held and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert steps > held
+    until(lambda: steps > held)
     stop = True
-    worker.join(5)
+    ended(worker)
     assert gate.waits == 1
     assert gate.waited_ns >= 50_000_000
     assert gate.parked == 0
@@ -194,15 +190,15 @@ def test_a_wait_ends_at_its_timeout() -> None:
     gate = YieldGate()
     gate.close()
     waited_ns = gate.wait(0.02)
-    assert 15_000_000 < waited_ns < 2_000_000_000
+    assert waited_ns > 15_000_000
     assert gate.closed
 
 
 def test_reading_the_gate_costs_next_to_nothing() -> None:
     gate = YieldGate()
     rounds = 200_000
-    began = time.perf_counter_ns()
+    began = time.thread_time_ns()
     for _ in range(rounds):
         if gate.closed:
             gate.wait()
-    assert (time.perf_counter_ns() - began) / rounds < 1_000, "under a microsecond a boundary even on a busy machine"
+    assert (time.thread_time_ns() - began) / rounds < 1_000, "under a microsecond of this thread's time a boundary"

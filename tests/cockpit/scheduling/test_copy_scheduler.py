@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cockpit.scheduling.copy_scheduler import CHUNK_BYTES, CopyTurns
+from tests.support.waiting import LONG_S, ended, until
 
 LANES = {"navigation:1": 0, "dialogue:1": 1, "dialogue:2": 1}
 
@@ -37,19 +38,17 @@ def test_an_urgent_copy_waits_for_one_chunk_at_most(turns: CopyTurns) -> None:
     def slow(offset: int, _size: int) -> None:
         order.append(f"dialogue {offset // CHUNK_BYTES}")
         under_way.set()
-        assert go_on.wait(5)
+        assert go_on.wait(LONG_S)
 
     long = started(lambda: turns.copy("dialogue:1", 4 * CHUNK_BYTES, slow))
-    assert under_way.wait(5)
+    assert under_way.wait(LONG_S)
     urgent = started(
         lambda: turns.copy("navigation:1", 2 * CHUNK_BYTES, lambda o, _: order.append(f"navigation {o // CHUNK_BYTES}"))
     )
-    while len(turns._queue._transfers) < 2:  # it is queued
-        pass
+    until(lambda: len(turns._queue._transfers) == 2)
     go_on.set()
     for thread in (long, urgent):
-        thread.join(5)
-        assert not thread.is_alive()
+        ended(thread)
     assert order == ["dialogue 0", "navigation 0", "navigation 1", "dialogue 1", "dialogue 2", "dialogue 3"]
     assert turns.waited >= 1
 
@@ -68,8 +67,7 @@ def test_chunks_never_overlap(turns: CopyTurns) -> None:
     lanes = [*LANES] * 3
     threads = [started(lambda lane=lane: turns.copy(lane, 7 * CHUNK_BYTES, move)) for lane in lanes]  # type: ignore[misc]
     for thread in threads:
-        thread.join(10)
-        assert not thread.is_alive()
+        ended(thread)
     assert not overlaps
     assert turns.chunks == 7 * len(lanes)
     assert turns._queue.queued_bytes == 0
@@ -81,7 +79,7 @@ def test_a_copy_that_fails_leaves_the_way_free(turns: CopyTurns) -> None:
 
     def fail(_offset: int, _size: int) -> None:
         under_way.set()
-        assert go_on.wait(5)
+        assert go_on.wait(LONG_S)
         raise OSError("the bus is gone")
 
     def broken() -> None:
@@ -90,12 +88,11 @@ def test_a_copy_that_fails_leaves_the_way_free(turns: CopyTurns) -> None:
         failures.append("seen")
 
     first = started(broken)
-    assert under_way.wait(5)
+    assert under_way.wait(LONG_S)
     others = [started(lambda: turns.copy("dialogue:2", 3 * CHUNK_BYTES, lambda *_: None)) for _ in range(4)]
     go_on.set()
     for thread in (first, *others):
-        thread.join(5)
-        assert not thread.is_alive()
+        ended(thread)
     assert failures == ["seen"]
     turns.copy("navigation:1", 1, lambda *_: None)
 
@@ -104,8 +101,7 @@ def test_more_transfers_than_the_queue_holds_wait() -> None:
     turns = CopyTurns(LANES, (9, 5), limit=2)
     threads = [started(lambda: turns.copy("dialogue:1", CHUNK_BYTES + 1, lambda *_: None)) for _ in range(12)]
     for thread in threads:
-        thread.join(5)
-        assert not thread.is_alive()
+        ended(thread)
     assert turns.chunks == 24
 
 

@@ -13,7 +13,7 @@ from cockpit.arbiter.config import parse
 from cockpit.scheduling.dispatcher import Dispatcher, Refused
 from tests.support.arbiter_config import GOOD
 from tests.support.dispatchers import dispatcher_of
-from tests.support.waiting import until
+from tests.support.waiting import ended, until
 
 
 class Talker:
@@ -52,7 +52,7 @@ def test_navigation_parks_the_dialogue_and_it_comes_back() -> None:
         assert [task.state for task in dispatcher.status().tasks] == ["running", "yielding"]
     until(lambda: talker.tokens > held + 5)
     talker.end = True
-    talker.thread.join(5)
+    ended(talker.thread)
     dispatcher.arbiter.check()
     assert dispatcher.gates[1].holders == 0
     assert dispatcher.arbiter.table.sessions["s"].pins == 0
@@ -65,11 +65,11 @@ def test_a_long_talker_gives_a_short_one_its_lane() -> None:
     short = Talker(dispatcher, "short")
     until(lambda: short.granted)
     short.end = True
-    short.thread.join(5)
+    ended(short.thread)
     before = long.tokens
     until(lambda: long.tokens > before)
     long.end = True
-    long.thread.join(5)
+    ended(long.thread)
     dispatcher.arbiter.check()
 
 
@@ -82,23 +82,25 @@ def test_refusals_and_stops_say_why() -> None:
     talker = Talker(dispatcher, "s")
     until(lambda: talker.tokens > 0)
     assert dispatcher.evict("s") == "at its next boundary"
-    talker.thread.join(5)
+    ended(talker.thread)
     assert "evicted" in talker.stopped
     assert dispatcher.evict("s") == "unknown"
 
 
 def test_a_paused_task_waits_and_times_out_with_its_reason() -> None:
-    dispatcher = dispatcher_of(latency_sla="100ms", timeout="600ms")
-    dispatcher.pause("dialogue_task")
-    with pytest.raises(Refused, match="timeout"), dispatcher.lease("dialogue_task"):
+    hasty = dispatcher_of(latency_sla="100ms", timeout="200ms")
+    hasty.pause("dialogue_task")
+    with pytest.raises(Refused, match="timeout"), hasty.lease("dialogue_task"):
         pass
+    dispatcher = dispatcher_of(latency_sla="100ms")
+    dispatcher.pause("dialogue_task")
     talker = Talker(dispatcher)
     time.sleep(0.05)
     assert not talker.granted
     dispatcher.resume("dialogue_task")
     until(lambda: talker.granted)
     talker.end = True
-    talker.thread.join(5)
+    ended(talker.thread)
     dispatcher.arbiter.check()
 
 
@@ -167,7 +169,7 @@ def test_many_threads_end_with_nothing_held() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        ended(thread)
     assert len(done) == 80
     dispatcher.arbiter.check()
     assert dispatcher.arbiter.running_bits == dispatcher.arbiter.yield_bits == 0

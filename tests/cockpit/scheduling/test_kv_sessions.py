@@ -27,6 +27,7 @@ from pipeline.dialogue.manager import DialogueManager
 from pipeline.frames import ToolCall
 from tests.support.arbiter_config import patient
 from tests.support.paths import short_folder
+from tests.support.waiting import LONG_S, ended
 
 QUESTION = "Why is the sky blue?"
 CHUNK = 16
@@ -175,7 +176,7 @@ def test_the_order_is_carried_out_while_another_thread_answers(car: Car) -> None
             steps = car.work.on(car.dialogue.chat_sessions["en"])
             steps.at_prefill()
             begun.set()
-            go_on.wait(10)
+            go_on.wait(LONG_S)
             said.extend(
                 car.dialogue.chat(
                     "Tell me a story.", "en", turn_id=2, cancelled=lambda: bool(car.work.stopped), sharer=car.work
@@ -184,13 +185,12 @@ def test_the_order_is_carried_out_while_another_thread_answers(car: Car) -> None
 
     thread = threading.Thread(target=stage)
     thread.start()
-    assert begun.wait(10)
+    assert begun.wait(LONG_S)
     running = next(item for item in car.status()["eviction_candidates"] if item["session"] == "chat-en")
     assert running["running"]
     car.ctl("evict", "chat-en")
     go_on.set()
-    thread.join(20)
-    assert not thread.is_alive()
+    ended(thread)
     assert car.dialogue.chat_sessions["en"].cached == 0
     assert car.chat() == whole
 
@@ -331,14 +331,16 @@ def test_what_is_computed_ahead_of_need_is_in_no_latency(car: Car) -> None:
     assert task()["finished"] == before["finished"] + 1
 
 
-def test_a_long_stream_whose_first_token_came_in_time_is_not_late(car: Car) -> None:
+def test_a_long_stream_whose_first_token_came_in_time_is_not_late(car: Car, monkeypatch: pytest.MonkeyPatch) -> None:
     session = car.dialogue.chat_sessions["en"]
-    sla_s = next(task for task in car.status()["tasks"] if task["name"] == DIALOGUE)["sla_ms"] / 1e3
+    sla_ms = next(task for task in car.status()["tasks"] if task["name"] == DIALOGUE)["sla_ms"]
     late = next(task for task in car.status()["tasks"] if task["name"] == DIALOGUE)["missed_sla"]
+    now_ns = time.monotonic_ns()
+    monkeypatch.setattr(car.sharing.arbitration.dispatcher, "_clock_ns", lambda: now_ns)
     with car.work.block(bool):
         steps = car.work.on(session)
         steps.at_prefill()
         steps.at_token()
-        time.sleep(sla_s * 1.3)
+        now_ns += int(sla_ms * 1.3e6)
         steps.at_token()
     assert next(task for task in car.status()["tasks"] if task["name"] == DIALOGUE)["missed_sla"] == late

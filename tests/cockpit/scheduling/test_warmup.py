@@ -6,6 +6,7 @@ import threading
 
 from cockpit.scheduling.warmup import STALE_NS, WarmUps
 from tests.support.dispatchers import dispatcher_of
+from tests.support.waiting import LONG_S, ended
 
 
 class Clock:
@@ -37,7 +38,7 @@ def test_wake_up_warms_only_what_went_cold_and_only_once_at_a_time() -> None:
 
     def slow(_lane: str) -> None:
         runs.append(1)
-        assert go.wait(5)
+        assert go.wait(LONG_S)
 
     warm_ups = WarmUps(dispatcher, dispatcher.arbiter.config.tasks, {"dialogue_task": slow}, clock_ns=clock)
     go.set()
@@ -53,7 +54,7 @@ def test_wake_up_warms_only_what_went_cold_and_only_once_at_a_time() -> None:
     assert thread is not None
     assert warm_ups.at_wake() is None, "one at a time"
     go.set()
-    thread.join(5)
+    ended(thread)
     assert len(runs) == 6
     assert warm_ups.at_wake() is None
 

@@ -23,6 +23,8 @@ from models.errors import InputError, ModelMissing
 
 NAME = "smollm2-135m-instruct"
 QUESTIONS = ("What is the capital of France?", "Count from one to twelve.", "请用中文说你好")
+LONGEST = 24
+"""Tokens of the longest answer that is compared."""
 SLOTS = 3
 DRAFTS = (4,)
 
@@ -85,9 +87,25 @@ def prompt(lm: CausalLM, question: str) -> list[int]:
     return lm.tokenizer.encode(lm.chat.render([{"role": "user", "content": question}]))
 
 
-def greedy(lm: CausalLM, question: str, count: int = 32, draft_tokens: int = 0) -> list[int]:
+Expected = Callable[[str, int], list[int]]
+
+
+@pytest.fixture(scope="module")
+def expected(reference: CausalLM) -> Expected:
+    """The first tokens with which the reference answers a question, computed once for every test."""
+    answers: dict[str, list[int]] = {}
+
+    def first(question: str, count: int) -> list[int]:
+        assert count <= LONGEST
+        if question not in answers:
+            answers[question] = greedy(reference, question, LONGEST)
+        return answers[question][:count]
+
+    return first
+
+
+def greedy(lm: CausalLM, question: str, count: int) -> list[int]:
     session = lm.open_session()
-    session.draft_tokens = draft_tokens
     session.set_tokens(prompt(lm, question), chunk=16)
     out = list(session.generate(max_new_tokens=count))
     assert session.tokens[-len(out) :] == tuple(out)
@@ -97,34 +115,34 @@ def greedy(lm: CausalLM, question: str, count: int = 32, draft_tokens: int = 0) 
 
 # --- what is computed ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_same_tokens_as_the_reference(device: CausalLM, reference: CausalLM, question: str) -> None:
-    expected = greedy(reference, question)
-    assert len(expected) > 3
-    assert greedy(device, question) == expected
+def test_same_tokens_as_the_reference(device: CausalLM, expected: Expected, question: str) -> None:
+    answer = expected(question, LONGEST)
+    assert len(answer) > 3
+    assert greedy(device, question, LONGEST) == answer
     device.use("back")
-    assert greedy(device, question) == expected
+    assert greedy(device, question, LONGEST) == answer
 
 
-def test_one_text_may_change_lanes_between_tokens(device: CausalLM, reference: CausalLM) -> None:
+def test_one_text_may_change_lanes_between_tokens(device: CausalLM, expected: Expected) -> None:
     session = device.open_session()
     session.set_tokens(prompt(device, QUESTIONS[1]))
     out = []
-    for i, token in enumerate(session.generate(max_new_tokens=24)):
+    for i, token in enumerate(session.generate(max_new_tokens=12)):
         out.append(token)
         device.use(("front", "back")[i % 2])
-    assert out == greedy(reference, QUESTIONS[1], 24)
+    assert out == expected(QUESTIONS[1], 12)
 
 
-def test_texts_take_turns_without_mixing(device: CausalLM, reference: CausalLM) -> None:
+def test_texts_take_turns_without_mixing(device: CausalLM, expected: Expected) -> None:
     sessions = [device.open_session() for _ in QUESTIONS]
     for session, question in zip(sessions, QUESTIONS, strict=True):
         session.set_tokens(prompt(device, question))
-    streams = [session.generate(max_new_tokens=12) for session in sessions]
+    streams = [session.generate(max_new_tokens=8) for session in sessions]
     out: list[list[int]] = [[] for _ in streams]
-    for _ in range(12):
+    for _ in range(8):
         for written, stream in zip(out, streams, strict=True):
             written += [token for token in [next(stream, None)] if token is not None]
-    assert out == [greedy(reference, question, 12) for question in QUESTIONS]
+    assert out == [expected(question, 8) for question in QUESTIONS]
 
 
 def test_logits_and_rows_equal_the_reference(device: CausalLM, reference: CausalLM) -> None:
@@ -220,17 +238,17 @@ def test_slots_run_out_and_come_back(device: CausalLM) -> None:
     device.open_session()
 
 
-def test_forgotten_text_is_computed_anew(device: CausalLM, reference: CausalLM) -> None:
+def test_forgotten_text_is_computed_anew(device: CausalLM, reference: CausalLM, expected: Expected) -> None:
     for lm in (device, reference):
         session = lm.open_session()
         session.set_tokens(prompt(lm, QUESTIONS[1]))
-        first = list(session.generate(max_new_tokens=10))
+        first = list(session.generate(max_new_tokens=8))
         before = session.tokens
         session.forget()
         assert session.cached == 0
         assert session.tokens == before
-        rest = list(session.generate(max_new_tokens=10))
-        assert first + rest == greedy(lm, QUESTIONS[1], 20)
+        rest = list(session.generate(max_new_tokens=8))
+        assert first + rest == expected(QUESTIONS[1], 16)
 
 
 def test_weights_are_loaded_once_and_every_step_captured(device: CausalLM, lanes: dict[str, CountingPlacement]) -> None:
@@ -269,13 +287,14 @@ def test_warm_up_makes_open_texts_forget(model_dir: Callable[[str], Path]) -> No
 @pytest.mark.parametrize(
     ("drafts", "question"), [(1, QUESTIONS[1]), (4, QUESTIONS[2]), (9, "Repeat three times: the cat sat on the mat.")]
 )
-def test_drafts_change_nothing(device: CausalLM, reference: CausalLM, drafts: int, question: str) -> None:
-    expected = greedy(reference, question)
+def test_drafts_change_nothing(
+    device: CausalLM, reference: CausalLM, expected: Expected, drafts: int, question: str
+) -> None:
     for lm in (device, reference):
         session = lm.open_session()
         session.draft_tokens = drafts
         session.set_tokens(prompt(lm, question))
-        assert list(session.generate(max_new_tokens=32)) == expected
+        assert list(session.generate(max_new_tokens=LONGEST)) == expected(question, LONGEST)
         assert session.cached <= len(session.tokens)
         assert 0 <= session.accepted <= session.drafted
 

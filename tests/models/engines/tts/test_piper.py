@@ -110,18 +110,19 @@ def test_stopping_in_the_middle_leaves_the_voice_usable(quiet_voice: PiperVoice)
 
 
 def test_the_first_sound_comes_soon_and_does_not_wait_for_the_end(voice: PiperVoice) -> None:
-    """Bounds are loose for shared machines: unloaded, two cores need 25 ms and 30 ms per second of speech."""
-    first_ms, whole_ms, seconds = [], [], 0.0
+    """In seconds of computing, whatever else the machine does. Two cores need 50 ms, and 60 ms per second of speech."""
+    first_s, whole_s, spoken_s = [], [], []
     for _ in range(5):
-        start = time.perf_counter()
+        start_s = time.process_time()
         speech = voice.synthesise("Okay, turning left now.")
-        seconds = next(speech).size / voice.sample_rate_hz
-        first_ms.append((time.perf_counter() - start) * 1e3)
-        seconds += sum(chunk.size for chunk in speech) / voice.sample_rate_hz
-        whole_ms.append((time.perf_counter() - start) * 1e3)
-    assert statistics.median(first_ms) < 200
-    assert statistics.median(first_ms) < 0.9 * statistics.median(whole_ms)
-    assert statistics.median(whole_ms) / 1e3 < 0.3 * seconds
+        samples = next(speech).size
+        first_s.append(time.process_time() - start_s)
+        samples += sum(chunk.size for chunk in speech)
+        whole_s.append(time.process_time() - start_s)
+        spoken_s.append(samples / voice.sample_rate_hz)
+    assert statistics.median(first_s) < 0.4
+    assert statistics.median(first_s) < 0.9 * statistics.median(whole_s)
+    assert statistics.median(whole_s) < 0.6 * statistics.median(spoken_s)
 
 
 def test_missing_and_foreign_models(tmp_path: Path, worker: EspeakWorker) -> None:
