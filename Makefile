@@ -19,7 +19,7 @@ test: $(VENV)/.test ## every test; fetches and builds the models it needs on fir
 
 bench: $(VENV)/.bench ## the benchmarks that need no GPU, beside their peers (about 20 minutes, a compiler for llama-cpp-python)
 	@for name in turn asr decode tts commands serialise idle arbiter warmup; do \
-	  echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
+	  echo "== $$name"; $(BIN)/python -m benchmarks $$name || exit 1; done
 
 gpu-check: ## on a machine with an NVIDIA GPU: lanes, gate and kernels; says pass or fail
 	$(PYTHON) -m benchmarks gpu_check

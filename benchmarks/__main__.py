@@ -104,20 +104,15 @@ def show(*, as_json: bool) -> None:
         ]
         print(json.dumps(rows))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("name", no_wrap=True)
-    for heading in ("measures", "device", "lasts", "peers"):
-        table.add_column(heading)
+    print(f"{'name':18}{'device':10}{'lasts':8}what it measures")
     for benchmark in BENCHMARKS:
-        peers = [peer.package if installed(peer) else f"{peer.package} (not installed)" for peer in benchmark.peers]
-        table.add_row(benchmark.name, benchmark.measures, benchmark.device, benchmark.lasts, "\n".join(peers))
-    Console().print(table)
-    print(
-        "\nA peer that is not installed is left out and said so. `pip install -e '.[bench]'` installs those of the CPU."
-    )
+        print(f"{benchmark.name:18}{benchmark.device:10}{benchmark.lasts:8}{benchmark.measures}")
+        if benchmark.peers:
+            peers = (
+                f"{peer.package} ({'installed' if installed(peer) else 'NOT installed'})" for peer in benchmark.peers
+            )
+            print(f"{'':36}beside {', '.join(peers)}")
+    print("\nA peer that is not installed has no figures; pip install -e '.[bench]' installs those of the CPU.")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ from pipeline.frames import Language
 from pipeline.vehicle.signals import EmbeddedTree
 
 NOISE_SEED = 11
+VARIANTS = ("unbiased", "no_grammar")
+"""Beside the whole chain: without hot words and matching by sound, and without grammar."""
 
 
 def samples_of(command: Command, snr_db: int | None) -> Audio:
@@ -90,17 +92,18 @@ def acting(dialogue: DialogueManager, tree: EmbeddedTree) -> Callable[[Command, 
 def report(score: Score) -> dict[str, Any]:
     """All figures as one object."""
     clean = "clean" if score.total["clean", "en"] or score.total["clean", "zh"] else "text"
-    own = [line for line in score.wrong_actions if not line.startswith(("unbiased", "no_grammar"))]
+    own = [line for line in score.wrong_actions if not line.startswith(VARIANTS)]
     conditions = sorted({condition for condition, _ in score.total})
     result: dict[str, Any] = {
         "accuracy_en": score.share(clean, "en"),
         "accuracy_zh": score.share(clean, "zh"),
         "wrong_actions": len(own),
-        "stray_actions": sum(not line.startswith(("unbiased", "no_grammar")) for line in score.stray_actions),
+        "stray_actions": sum(not line.startswith(VARIANTS) for line in score.stray_actions),
         "measured_on": clean,
     }
     result["conditions"] = {c: {lang: score.share(c, lang) for lang in LANGUAGES} for c in conditions}
-    for name in ("unbiased", "no_grammar"):
+    result["decided_by"] = {c: dict(score.decided_by[c]) for c in conditions if c not in VARIANTS}
+    for name in VARIANTS:
         if name in conditions:
             result |= {f"{name}_accuracy_{lang}": score.share(name, lang) for lang in LANGUAGES}
             acted = score.wrong_actions + score.stray_actions
@@ -118,6 +121,8 @@ def show(result: dict[str, Any]) -> None:
     console = Console()
     console.print(table)
     console.print(f"wrong actions: {result['wrong_actions']}, stray actions: {result['stray_actions']}")
+    for name, counts in result["decided_by"].items():
+        console.print(f"decided by, {name}: {', '.join(f'{who} {count}' for who, count in counts.items())}")
     for line in result["wrong"]:
         console.print(f"  acted {line}", markup=False)
     for line in result["misses"]:

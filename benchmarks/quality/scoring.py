@@ -50,12 +50,15 @@ class Score:
         self.wrong_actions: list[str] = []
         self.stray_actions: list[str] = []
         self.misses: list[str] = []
+        self.decided_by: dict[str, Counter[str]] = {}
+        """Condition -> who decided ("words", "manual", "model") -> commands."""
 
     def add(self, condition: str, command: Command, heard: str, verdict: Verdict) -> None:
         """Count one verdict."""
         key = (condition, command.language)
         self.total[key] += 1
         self.right[key] += verdict.right
+        self.decided_by.setdefault(condition, Counter())[verdict.plan.decided_by] += 1
         if verdict.wrong_action:
             kept = self.wrong_actions if command.expect[0] == "refuse" else self.stray_actions
             kept.append(f"{condition} {command.id}: {heard}")
