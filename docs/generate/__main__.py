@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from docs.generate import architecture, manual
+from docs.generate import architecture, licences, manual
 from docs.generate.house import ROOT
 
-MAKERS: tuple[Callable[[], dict[str, str]], ...] = (architecture.make, manual.make)
+MAKERS: tuple[Callable[[], dict[str, str]], ...] = (architecture.make, licences.make, manual.make)
 """Each returns path (from the root) -> text. Paths are sorted before use, texts end with a line feed."""
 
 
