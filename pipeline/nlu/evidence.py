@@ -5,13 +5,14 @@ Nothing is decided here. `intents/rules.py` turns the evidence of a clause into 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from pipeline.frames import Language
 from pipeline.nlu.compose import compose
 from pipeline.nlu.lexicon import Lexicon, Match
-from pipeline.nlu.numbers import Number, find_numbers
+from pipeline.nlu.numbers import Number, find_numbers, is_doubtful, number_span
 from pipeline.nlu.phonetics import Token, is_cjk, simple_form, tokens_of
 
 SPLITTERS = (
@@ -37,6 +38,8 @@ SPLITTERS = (
 _MORE_OF = frozenset("大高低小响亮暗快慢热冷暖凉多少强弱轻一两二三四五六七八九十")
 """After 再 these mean more of the same, not a second command."""
 _PAUSES = ",;.!?，。；！？、:"
+_PAUSE_IN_NUMBER = frozenset(",.，。、")
+"""The recogniser writes one where a speaker hesitates, also inside a number: "4, 1%"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Evidence:
     language: Language
     question_mark: bool = False
     tags: frozenset[str] = field(default_factory=frozenset)
+    doubtful_number: bool = False
+    """A number may be longer than it was understood: it is not acted on."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -91,7 +96,15 @@ def evidence_of(text: str, lexicon: Lexicon, language: Language) -> Evidence:
     alone = [match for match in found if not any(_crosses(match, number) for number in numbers)]
     matches = tuple(compose(plain, alone, numbers, spans, by_sound=lexicon.by_sound))
     tags = frozenset(tag for match in matches for tag in match.tags)
-    return Evidence(text, tokens, matches, numbers, language, text.rstrip().endswith(("?", "？")), tags)
+    asks = text.rstrip().endswith(("?", "？"))
+    doubtful = is_doubtful(words, numbers) or any(_paused(text, tokens, number) for number in numbers)
+    return Evidence(text, tokens, matches, numbers, language, asks, tags, doubtful)
+
+
+def _paused(text: str, tokens: Sequence[Token], number: Number) -> bool:
+    """A pause in the midst of a number: "twenty, two degrees"."""
+    inside = tokens[number.start : number.end]
+    return any(not _PAUSE_IN_NUMBER.isdisjoint(text[a.end : b.start]) for a, b in pairwise(inside))
 
 
 def _crosses(match: Match, number: Number) -> bool:
@@ -109,6 +122,7 @@ def pieces(text: str, lexicon: Lexicon) -> Iterator[str]:
     """The text cut at pauses and at words that join commands; each piece without the joining word, in order."""
     tokens = tokens_of(text)
     whole = _unbroken(tokens, lexicon)
+    between = _between_digits(tokens)
     cut_at: list[tuple[int, int]] = []
     i = 0
     while i < len(tokens):
@@ -120,7 +134,11 @@ def pieces(text: str, lexicon: Lexicon) -> Iterator[str]:
             i += 1
     for position, character in enumerate(text):
         pause = character in _PAUSES or (character == " " and _between_cjk(text, position))
-        if pause and not _inside_number(text, position):
+        if (
+            pause
+            and not _inside_number(text, position)
+            and not (character in _PAUSE_IN_NUMBER and any(low <= position < high for low, high in between))
+        ):
             cut_at.append((position, position + 1))
     cut_at.sort()
     start = 0
@@ -129,6 +147,15 @@ def pieces(text: str, lexicon: Lexicon) -> Iterator[str]:
             yield text[start : high if text[low:high] in ("?", "？") else low]
             start = high
     yield text[start:]
+
+
+def _between_digits(tokens: list[Token]) -> list[tuple[int, int]]:
+    """Ranges of the text inside a number and between two numbers with nothing but a pause between them."""
+    words = [token.text for token in tokens]
+    spans = [number_span(words, number) for number in find_numbers(words)]
+    joined = [(low, high) for low, high in spans]
+    joined += [(first[0], second[1]) for first, second in pairwise(spans) if first[1] == second[0]]
+    return [(tokens[low].end, tokens[high - 1].start) for low, high in joined]
 
 
 def _unbroken(tokens: list[Token], lexicon: Lexicon) -> list[tuple[int, int]]:

@@ -11,12 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import pairwise
 from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from pipeline.nlu.numbers import NUMBER_WORDS
+from pipeline.nlu.numbers import NUMBER_WORDS, find_numbers, number_span
 from pipeline.nlu.phonetics import Token, character_cost, english_likeness, is_cjk, readings, tokens_of
 from pipeline.vehicle.places import Places
 
@@ -29,8 +28,6 @@ NEAR_COST = 0.6
 """No character of a match may be further off than this; only a whole utterance is judged more loosely."""
 KEPT_SEARCHES = 64
 """One transcript is searched whole and in pieces, some of them several times."""
-NUMERALS = frozenset("零一二两三四五六七八九十百")
-"""Before 度 they are a number: "两度" is not 亮度, though it sounds the same."""
 FUNCTION_WORDS = frozenset(
     ("a", "an", "the", "my", "of", "and", "in", "out", "i", "you", "it", "is", "can't", "too", "so", "very", "way")
 )
@@ -87,14 +84,15 @@ class Lexicon:
 
     def _search(self, words: tuple[str, ...]) -> tuple[Match, ...]:
         found: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
+        numeral = _numerals(words)
         for start in range(len(words)):
-            self._find_chinese(words, start, found)
+            self._find_chinese(words, start, numeral, found)
             self._find_english(words, start, found)
         chosen = _best(found)
         stretches = _free_stretches(words, chosen, self._known_words) if self.by_sound else []
         if stretches:
             for low, high in stretches:
-                self._find_by_sound(words, low, high, found)
+                self._find_by_sound(words, low, high, numeral, found)
             chosen = _best(found)
         return tuple(sorted(chosen, key=lambda match: match.start))
 
@@ -103,7 +101,7 @@ class Lexicon:
         near.
         """
         words = tuple(token.text for token in tokens)
-        if not self.by_sound or not 3 <= len(words) <= 6 or not all(map(is_cjk, words)):
+        if not self.by_sound or not 3 <= len(words) <= 6 or not all(map(is_cjk, words)) or _numerals(words):
             return None
         near: list[tuple[float, str]] = []
         for phrases in self._chinese.values():
@@ -114,13 +112,17 @@ class Lexicon:
         cost, name = min(near, default=(9.0, ""))
         return name if cost <= WHOLE_COST[group] else None
 
-    def _find_chinese(self, words: tuple[str, ...], start: int, found: dict[tuple[int, int], dict[str, float]]) -> None:
+    def _find_chinese(
+        self, words: tuple[str, ...], start: int, numeral: set[int], found: dict[tuple[int, int], dict[str, float]]
+    ) -> None:
         first = words[start]
         keys: Iterable[str] = readings(first)[1] if is_cjk(first) else (first,)
         for key in keys:
             for phrase, tag in self._chinese.get(key, ()):
                 end = start + len(phrase)
                 if end > len(words):
+                    continue
+                if words[start:end] != phrase and not numeral.isdisjoint(range(start, end)):
                     continue
                 loose = not tag.startswith(("verb.", "mark."))
                 cost = self._chinese_cost(words[start:end], phrase, 0.3 if loose else 0.2)
@@ -136,8 +138,6 @@ class Lexicon:
         if len(phrase) == 1 or not self.by_sound:
             return None
         limit = 0.3 * len(phrase) - 0.2 if len(phrase) == 2 else per_character * len(phrase)
-        if any(a in NUMERALS and b == "度" for a, b in pairwise(heard)):
-            return None
         total = 0.0
         for a, b in zip(heard, phrase, strict=True):
             cost = character_cost(a, b) if a != b else 0.0
@@ -148,7 +148,7 @@ class Lexicon:
 
     def _one_wrong(self, heard: tuple[str, ...], phrase: tuple[str, ...]) -> float | None:
         """1.0 for a device of four characters or more of which exactly one was heard as something else entirely."""
-        if not self.by_sound or len(phrase) < 4 or not all(map(is_cjk, heard)) or NUMERALS & set(heard):
+        if not self.by_sound or len(phrase) < 4 or not all(map(is_cjk, heard)):
             return None
         return 1.0 if sum(a != b for a, b in zip(heard, phrase, strict=True)) == 1 else None
 
@@ -158,12 +158,19 @@ class Lexicon:
                 found[(start, start + length)][tag] = 0.0
 
     def _find_by_sound(
-        self, words: tuple[str, ...], low: int, high: int, found: dict[tuple[int, int], dict[str, float]]
+        self,
+        words: tuple[str, ...],
+        low: int,
+        high: int,
+        numeral: set[int],
+        found: dict[tuple[int, int], dict[str, float]],
     ) -> None:
         for start in range(low, high):
             for end in range(start + 1, min(start + 4, high) + 1):
                 heard = words[start:end]
                 if all(word in self._known_words for word in heard) or not FUNCTION_WORDS.isdisjoint(heard):
+                    continue
+                if not numeral.isdisjoint(range(start, end)):
                     continue
                 letters = sum(map(len, heard))
                 for phrase, tag in self._fuzzy:
@@ -173,6 +180,13 @@ class Lexicon:
                     likeness = english_likeness(heard, phrase)
                     if likeness >= FUZZY_LIKENESS:
                         found[(start, end)][tag] = (1.0 - likeness) * len(heard)
+
+
+def _numerals(words: tuple[str, ...]) -> set[int]:
+    """Positions of words that say a number: they are heard as they are written and never as something that sounds
+    alike.
+    """
+    return {i for number in find_numbers(words) for i in range(*number_span(words, number))}
 
 
 def _content(match: Match) -> bool:

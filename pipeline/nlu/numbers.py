@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 _UNITS = {
     word: value
@@ -53,7 +54,7 @@ _DIGITS = {
     "幺": 1,
     "俩": 2,
 }
-_SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10000}
+_SCALES = {"十": 10, "百": 100, "千": 1000, "万": 10_000, "亿": 100_000_000}
 NUMBER_WORDS = frozenset(_UNITS) | frozenset(_TENS) | {"hundred", "thousand", "point", "minus"}
 _NOT_A_NUMBER_AFTER_ONE = frozenset("点些下首个半会起定样直条曲段共只股键格路边则次")
 _COUNTED = frozenset("边扇侧排位人首种张条位")
@@ -61,6 +62,14 @@ _COUNTED = frozenset("边扇侧排位人首种张条位")
 _LIKE_TEN = frozenset("时是石实拾")
 """Sound like 十; after 百分之 and one numeral nothing else can stand."""
 _MEASURES = tuple([word] for word in "度档挡级格")
+_MEASURED = frozenset("度档挡级格点成个倍%°℃℉")
+"""两 counts one of these; else it is no number but a sound ("风两" for 风量). So is 一 in the midst of a text ("放一手"
+for 放一首), unless it is what something is set to.
+"""
+_SET_TO = frozenset("到成为至在之")
+_BEFORE_ONE = frozenset(("to", "too", "at", "by", "level"))
+"""After these "one" is a number, not a pronoun."""
+_UNIT_WORDS = frozenset((*"度档挡级格百分之成%°℃℉", "degree", "degrees", "percent", "per", "cent", "celsius"))
 _MINUS = {"minus", "negative", "负"}
 
 
@@ -95,6 +104,36 @@ def find_numbers(words: Sequence[str]) -> list[Number]:
     return numbers
 
 
+def number_span(words: Sequence[str], number: Number) -> tuple[int, int]:
+    """The words [start, end) of a number with 百分之 or 百分 before it."""
+    for before in ("百分之", "百分"):
+        start = number.start - len(before)
+        if start >= 0 and "".join(words[start : number.start]) == before:
+            return start, number.end
+    return number.start, number.end
+
+
+def is_doubtful(words: Sequence[str], numbers: Sequence[Number]) -> bool:
+    """True where what was said beside a number was not taken into it: a second number, a digit, a point, a fraction.
+
+    "4, 1%" may be 41 %, "twenty two two" anything: such a number is asked for again.
+    """
+    for first, second in pairwise(numbers):
+        if all(word in _UNIT_WORDS for word in words[first.end : second.start]):
+            return True
+    for number in numbers:
+        start, _ = number_span(words, number)
+        if words[number.end : number.end + 1] in (["point"], ["点"]) or _is_digit(words, number.end):
+            return True
+        if _is_digit(words, start - 1) or (start == number.start and words[start - 1 : start] == ["之"]):
+            return True
+    return False
+
+
+def _is_digit(words: Sequence[str], i: int) -> bool:
+    return 0 <= i < len(words) and (words[i][0].isdigit() or words[i] in _DIGITS or words[i] in _SCALES)
+
+
 def _number_at(words: Sequence[str], i: int) -> tuple[float, int, bool] | None:
     if i >= len(words):
         return None
@@ -109,21 +148,46 @@ def _number_at(words: Sequence[str], i: int) -> tuple[float, int, bool] | None:
 def _digits_at(words: Sequence[str], i: int) -> tuple[float, int, bool]:
     value = float(words[i].replace(",", "." if len(words[i].split(",")[-1]) != 3 else ""))
     end = i + 1
-    if (
-        end + 1 < len(words)
-        and words[end] in ("point", "点")
-        and (words[end + 1][0].isdigit() or words[end + 1] in _DIGITS)
-    ):
-        tail = words[end + 1]
-        tail = tail if tail[0].isdigit() else str(_DIGITS[tail])
-        return float(f"{int(value)}.{tail}"), end + 2, False
+    if words[end : end + 1] in (["point"], ["点"]) and value.is_integer():
+        tail, after = _tail_at(words, end + 1)
+        if tail:
+            return float(f"{int(value)}.{tail}"), after, False
     if end < len(words) and words[end] in _SCALES and value < 100:
         return value * _SCALES[words[end]], end + 1, False
     if list(words[end : end + 3]) == ["and", "a", "half"]:
         return value + 0.5, end + 3, False
-    if list(words[end : end + 2]) == ["度", "半"]:
-        return value + 0.5, end + 2, False
+    tenth = _tenth_after_degree(words, end)
+    if tenth is not None:
+        return value + tenth, end + 2, False
     return value, end, False
+
+
+def _tail_at(words: Sequence[str], i: int) -> tuple[str, int]:
+    """The digits after a point, and where they end."""
+    tail = ""
+    while i < len(words):
+        word = words[i]
+        if word.isdigit() and not tail:
+            return word, i + 1
+        digit = _DIGITS.get(word, _UNITS.get(word, 10))
+        if digit > 9:
+            break
+        tail, i = tail + str(digit), i + 1
+    return tail, i
+
+
+def _tenth_after_degree(words: Sequence[str], i: int) -> float | None:
+    """ "23度5", "二十三度半": what a lone digit after 度 adds, unless it counts something itself."""
+    if list(words[i : i + 1]) != ["度"] or i + 1 >= len(words):
+        return None
+    if words[i + 1] == "半":
+        return 0.5
+    digit = int(words[i + 1]) if words[i + 1] in tuple("123456789") else _DIGITS.get(words[i + 1], 0)
+    following = words[i + 2] if i + 2 < len(words) else ""
+    counts = following in _UNIT_WORDS or following in _COUNTED or following in ("个", "点", "十", "百")
+    if not digit or counts or _is_digit(words, i + 2):
+        return None
+    return digit / 10
 
 
 def _english_at(words: Sequence[str], i: int) -> tuple[float, int, bool] | None:
@@ -153,15 +217,21 @@ def _english_at(words: Sequence[str], i: int) -> tuple[float, int, bool] | None:
     if not last:
         return None
     value = total + current
-    if last in ("unit", "tens") and at + 1 < len(words) and words[at] == "point" and words[at + 1] in _UNITS:
-        return value + _UNITS[words[at + 1]] / 10, at + 2, False
+    if last in ("unit", "tens") and list(words[at : at + 1]) == ["point"]:
+        tail, after = _tail_at(words, at + 1)
+        if tail:
+            return float(f"{int(value)}.{tail}"), after, False
+    if at == i + 1 and words[i] == "oh":
+        return None
     if list(words[at : at + 3]) == ["and", "a", "half"]:
         return value + 0.5, at + 3, False
     if (
         value == 1
         and at == i + 1
         and (
-            i == 0 or at >= len(words) or words[i - 1] in ("this", "that", "the", "next", "last", "another", "previous")
+            i == 0
+            or (at >= len(words) and words[i - 1] not in _BEFORE_ONE)
+            or words[i - 1] in ("this", "that", "the", "next", "last", "another", "previous")
         )
     ):
         return None
@@ -178,7 +248,18 @@ def _chinese_at(words: Sequence[str], i: int) -> tuple[float, int, bool] | None:
         digit_follows = following == "点" and at + 1 < len(words) and words[at + 1] in _DIGITS
         if not digit_follows or words[at + 1] == "一":
             return None
-    if len(run) == 1 and run[0] in ("百", "千", "万"):
+    if len(run) == 1 and run[0] == "百" and list(words[max(i - 1, 0) : i]) in (["之"], ["分"]):
+        return 100.0, at, False
+    if len(run) == 1 and run[0] in ("百", "千", "万", "亿"):
+        return None
+    if (
+        list(run) == ["一"]
+        and following
+        and following not in _MEASURED
+        and _SET_TO.isdisjoint(words[max(i - 1, 0) : i])
+    ):
+        return None
+    if list(run) == ["两"] and following not in _MEASURED:
         return None
     if len(run) == 1 and (
         following in _COUNTED or (following == "个" and list(words[at + 1 : at + 2]) not in _MEASURES)
@@ -188,24 +269,31 @@ def _chinese_at(words: Sequence[str], i: int) -> tuple[float, int, bool] | None:
         return 10.0 * _DIGITS[run[0]], at + 1, True
     value = _chinese_value(run)
     open_ended = len(run) == 1 or run[-1] == "十"
-    if following == "点" and at + 1 < len(words) and words[at + 1] in _DIGITS:
-        return value + _DIGITS[words[at + 1]] / 10, at + 2, False
-    if following == "度" and at + 1 < len(words) and words[at + 1] == "半":
-        return value + 0.5, at + 2, False
+    if following == "点":
+        tail, after = _tail_at(words, at + 1)
+        if tail:
+            return float(f"{int(value)}.{tail}"), after, False
+    tenth = _tenth_after_degree(words, at)
+    if tenth is not None:
+        return value + tenth, at + 2, False
     return value, at, open_ended
 
 
 def _chinese_value(run: Sequence[str]) -> float:
     if not any(word in _SCALES for word in run):
         return float("".join(str(_DIGITS[word]) for word in run))
-    total, digit, scale = 0, 0, 0
+    total, section, digit, scale = 0, 0, 0, 0
     for word in run:
         if word in _DIGITS:
-            digit = _DIGITS[word]
+            digit = 10 * digit + _DIGITS[word] if digit else _DIGITS[word]
+            continue
+        scale = _SCALES[word]
+        if scale >= 10_000:
+            total = (total + section + digit or 1) * scale
+            section = 0
         else:
-            scale = _SCALES[word]
-            total += (digit or (1 if word == "十" else 0)) * scale
-            digit = 0
+            section += (digit or (1 if word == "十" else 0)) * scale
+        digit = 0
     if digit and scale >= 100 and run[-2] in _SCALES and run[-2] != "十":
         digit *= scale // 10
-    return float(total + digit)
+    return float(total + section + digit)

@@ -66,6 +66,8 @@ def _unit_of(evidence: Evidence) -> str | None:
     """The unit that stands at the last number, else the first one said."""
     if evidence.numbers and not evidence.has("unit.fahrenheit", "unit.kelvin"):
         number = evidence.numbers[-1]
+        if "度" in evidence.words[number.start : number.end]:
+            return "celsius"
         for match in evidence.of("unit"):
             if match.start == number.end or (match.end == number.start and "unit.percent" in match.tags):
                 return match_names(match, "unit")[0]

@@ -49,8 +49,13 @@ def candidates_of(
     evidence: Evidence, last_call: ToolCall | None = None, lexicon: Lexicon | None = None
 ) -> list[CallCandidate]:
     """Calls the clause supports, best first; empty when it is no command. `last_call`: what "it" means."""
-    if not evidence.tokens:
-        return []
+    found = _supported(evidence, last_call, lexicon) if evidence.tokens else []
+    if evidence.doubtful_number and any("value" in candidate.call.arguments for candidate in found):
+        return only(refusal("not_understood", evidence.text.strip()))
+    return found
+
+
+def _supported(evidence: Evidence, last_call: ToolCall | None, lexicon: Lexicon | None) -> list[CallCandidate]:
     question = asked(evidence)
     if _OFFERED.search(evidence.text) and evidence.of("music"):
         return only(make_call("play_media", query=evidence.names("music")[0]))

@@ -81,7 +81,7 @@ def test_without_sound_matching_homophones_are_lost() -> None:
     deaf = DialogueManager.create(tree, by_sound=False)
     entries = {entry["id"]: entry for entry in MANIFEST}
     right = [run_command(deaf, tree, heard, entries[i]["lang"], entries[i]["expect"], 1).right for i, heard in AS_HEARD]
-    assert sum(right) < len(right) / 2
+    assert sum(right) <= len(right) - 8, "what only the sound tells is not understood"
 
 
 @pytest.mark.parametrize("text", ["", " ", "...", "。", "!?", "\n"])
