@@ -1,4 +1,4 @@
-"""Every value from 0 to 100, in words and digits, in every kind of command: never another value, never another thing."""
+"""Every value from 0 to 100, in words and digits, in every kind of command: never another value or thing."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ PERCENT: dict[Language, dict[str, str]] = {
     },
 }
 _DIGITS = "零一二三四五六七八九"
-_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_ONES = [
+    *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
+    *("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"),
+]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 
 
 @pytest.fixture(scope="module")
