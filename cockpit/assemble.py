@@ -13,11 +13,11 @@ from cockpit.arbiter.lanes import plan_lanes
 from cockpit.profile.memory_plan import KV_SESSIONS, device_memory_bytes, plan_of
 from cockpit.profile.sections import Profile
 from cockpit.runtime import Parts, Sink
-from cockpit.scheduling.llm_lease import ModelWork, Unshared, anywhere
 from cockpit.scheduling.measured_memory import Growth, PeaksFile, lane_peaks
 from cockpit.scheduling.placements import EnginePlacements, engine_placements
-from cockpit.scheduling.service import Arbitration
-from cockpit.scheduling.voice_task import Sharing, SharingPlan, open_shared, share
+from cockpit.scheduling.service import SchedulingPlan, SchedulingService, open_service
+from cockpit.scheduling.voice_task import check_voice_task, open_voice_task
+from cockpit.scheduling.warmup import WarmUps
 from cockpit.wake_word import open_wake
 from models.engines.base import Voice
 from models.engines.llm.causal_lm import CausalLM
@@ -29,6 +29,7 @@ from models.engines.whisper.engine import WhisperEngine
 from models.errors import ConfigError
 from models.store.store import Store
 from pipeline.asr import AsrStage
+from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler
 from pipeline.dialogue.manager import DialogueManager
 from pipeline.endpointing.endpointer import Endpointer
 from pipeline.frames import Language
@@ -50,19 +51,20 @@ def _quiet(_what: str, _milliseconds: float) -> None:
     return None
 
 
-def _nothing(_sample: int) -> None:
+def _nothing(_sample: int) -> object:
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """The stages of one process and what they share. `sharing` is None where nothing else uses the device."""
+    """The stages of one process and what they share. `service` is None where nothing else uses the device."""
 
     parts: Parts
     turn_ids: TurnIds
     espeak: EspeakWorker
     placements: EnginePlacements
-    sharing: Sharing | None = None
+    service: SchedulingService | None = None
+    warm_ups: WarmUps | None = None
 
     def close(self) -> None:
         """Free the engines and the device, take the control socket away, end the child process.
@@ -70,8 +72,8 @@ class Assembly:
         The runtime must be stopped before.
         """
         self.placements.close()
-        if self.sharing is not None:
-            self.sharing.close()
+        if self.service is not None:
+            self.service.close()
         self.espeak.close()
 
 
@@ -82,28 +84,31 @@ def assemble(
     *,
     tracer: Tracer | None = None,
     announce: Announce = _quiet,
-    sharing: SharingPlan | None = None,
+    scheduling: SchedulingPlan | None = None,
 ) -> Assembly:
-    """Load and warm up everything `profile` names; with `sharing` the language model runs under the arbiter.
+    """Load and warm up everything `profile` names; with `scheduling` the language model runs under the arbiter.
 
     Raises ModelUnusable naming the command, DeviceUnavailable for a device that is not there,
     ConfigError for tasks without a dialogue and for what does not fit the device's memory.
     """
     _refuse_what_is_not_built(profile)
     folders = store.built_all(profile.models)
-    config = None if sharing is None else sharing.config
+    config = None
+    if scheduling is not None:
+        config = scheduling.config
+        check_voice_task(config)
     total_bytes = device_memory_bytes(profile.device)
-    file = _peaks_file(profile, sharing, total_bytes)
+    file = _peaks_file(profile, scheduling, total_bytes)
     memory = plan_of(profile, config, store, total_bytes, None if file is None else file.peaks())
     memory.check()
-    arbitration, placements = None, None
+    service, placements = None, None
     try:
-        if sharing is not None:
-            plan = replace(sharing, memory=memory)
-            arbitration = _timed("lanes", announce, lambda: open_shared(plan, profile.device))
-        placements = engine_placements(profile, arbitration)
+        if scheduling is not None:
+            plan = replace(scheduling, memory=memory)
+            service = _timed("lanes", announce, lambda: open_service(plan, profile.device, tracer))
+        placements = engine_placements(profile, service)
         growth = Growth(placements.used_bytes)
-        assembly = _load(profile, folders, sink, tracer or NullTracer(), announce, arbitration, placements, growth)
+        assembly = _load(profile, folders, sink, tracer or NullTracer(), announce, service, placements, growth)
         measured = lane_peaks(growth.of_stage, memory, placements.stages(profile))
         if measured:
             plan_of(profile, config, store, total_bytes, measured).check()
@@ -112,17 +117,19 @@ def assemble(
     except BaseException:
         if placements is not None:
             placements.close()
-        if arbitration is not None:
-            arbitration.close()
+        if service is not None:
+            service.close()
         raise
     return assembly
 
 
-def _peaks_file(profile: Profile, sharing: SharingPlan | None, total_bytes: int | None) -> PeaksFile | None:
+def _peaks_file(profile: Profile, scheduling: SchedulingPlan | None, total_bytes: int | None) -> PeaksFile | None:
     """Where measured peaks are kept; None for a process that keeps nothing, and on a CPU, where they mean nothing."""
-    if profile.device == "cpu" or sharing is None or sharing.state_dir is None:
+    if profile.device == "cpu" or scheduling is None or scheduling.state_dir is None:
         return None
-    return PeaksFile.of(sharing.state_dir, profile, [lane.name for lane in plan_lanes(sharing.config)], total_bytes)
+    return PeaksFile.of(
+        scheduling.state_dir, profile, [lane.name for lane in plan_lanes(scheduling.config)], total_bytes
+    )
 
 
 def _load(
@@ -131,7 +138,7 @@ def _load(
     sink: Sink,
     tracer: Tracer,
     announce: Announce,
-    arbitration: Arbitration | None,
+    service: SchedulingService | None,
     placements: EnginePlacements,
     growth: Growth,
 ) -> Assembly:
@@ -140,7 +147,7 @@ def _load(
     with growth.around("asr"):
         recogniser = _timed("asr", announce, lambda: _recogniser(profile, folders, placements))
     with growth.around("llm"):
-        model = _timed("llm", announce, lambda: _language_model(profile, folders, placements, arbitration))
+        model = _timed("llm", announce, lambda: _language_model(profile, folders, placements, service))
     espeak = EspeakWorker.load(folders[ESPEAK])
     with growth.around("tts"):
         tts = _timed("tts", announce, lambda: _voices(profile, folders, espeak, placements))
@@ -155,16 +162,18 @@ def _load(
     )
     words = hotwords if profile.asr.hotwords else None
     asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
-    on_lane = anywhere if placements.llm is None else model.use
-    shared = None if arbitration is None else _timed("warm-up", announce, lambda: share(arbitration, model, on_lane))
-    work: ModelWork = Unshared() if shared is None else shared.work
-    with work.block(bool):  # under leases, so that its sessions are booked from the start
-        _timed("prefix", announce, lambda: dialogue.warm_up(work))
+    scheduler: LlmScheduler = UNSCHEDULED
+    warm_ups, on_wake = None, _nothing
+    if service is not None:
+        lanes = placements.llm is not None
+        task = _timed("warm-up", announce, lambda: open_voice_task(service, model, lanes=lanes))
+        scheduler, warm_ups, on_wake = task.scheduler, task.warm_ups, task.warm_ups.at_wake
+    with scheduler.block(bool):  # under leases, so that its sessions are booked from the start
+        _timed("prefix", announce, lambda: dialogue.warm_up(scheduler))
     placements.seal()
-    on_wake = _nothing if shared is None else shared.warm_ups.at_wake
     wake = open_wake(profile.wake, folders, on_wake)
-    parts = Parts(endpointer, asr, dialogue, tts, sink, generations, tracer, work, wake)
-    return Assembly(parts, turn_ids, espeak, placements, shared)
+    parts = Parts(endpointer, asr, dialogue, tts, sink, generations, tracer, scheduler, wake)
+    return Assembly(parts, turn_ids, espeak, placements, service, warm_ups)
 
 
 def _timed(what: str, announce: Announce, make: Callable[[], T]) -> T:
@@ -181,9 +190,9 @@ def _recogniser(profile: Profile, folders: dict[str, Path], placements: EnginePl
 
 
 def _language_model(
-    profile: Profile, folders: dict[str, Path], placements: EnginePlacements, arbitration: Arbitration | None
+    profile: Profile, folders: dict[str, Path], placements: EnginePlacements, service: SchedulingService | None
 ) -> CausalLM:
-    knobs = PolicyBounds() if arbitration is None else arbitration.dispatcher.arbiter.config.policy
+    knobs = PolicyBounds() if service is None else service.config.policy
     model = CausalLM.load(
         folders[profile.llm.model],
         threads=profile.llm.threads,

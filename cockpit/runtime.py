@@ -22,12 +22,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from cockpit.scheduling.llm_lease import ModelWork, Unshared
 from cockpit.stage_failures import StageFailed, StageFailures, described, log_failure
 from cockpit.wake_word import AlwaysAwake, WakeStage
 from pipeline.asr import AsrStage
 from pipeline.audio.sink import STALE, Played
 from pipeline.channels import Channel, Closed
+from pipeline.dialogue.llm_steps import LlmScheduler, UnscheduledLlm
 from pipeline.dialogue.manager import DialogueManager
 from pipeline.dialogue.stage import UnderstandStage
 from pipeline.endpointing.endpointer import Endpointer
@@ -124,7 +124,7 @@ class Parts:
     sink: Sink
     generations: Generations
     tracer: Tracer
-    work: ModelWork = field(default_factory=Unshared)
+    scheduler: LlmScheduler = field(default_factory=UnscheduledLlm)
     wake: WakeStage = field(default_factory=AlwaysAwake)
 
 
@@ -200,7 +200,7 @@ class Runtime:
             parts.generations,
             self.turn_log,
             parts.tracer,
-            parts.work,
+            parts.scheduler,
             parts.endpointer.command_complete,
             lambda: len(self.edges.transcripts) > 0,
         )
@@ -318,11 +318,9 @@ class Runtime:
         if stage == "endpoint":
             for utterance in self.parts.endpointer.tick(idle_s * 1000):
                 self._send(utterance, self._silent_since(utterance))
-        if stage == "understand":
-            self.parts.work.beat()
-            if not self._in_use():
-                self._remember_what_was_heard()
-                self._understand_stage.prepare(self._in_use)
+        if stage == "understand" and not self._in_use():
+            self._remember_what_was_heard()
+            self._understand_stage.prepare(self._in_use)
 
     # --- when a stage fails ------------------------------------------------------------------------------------------
     def _stage_failed(self, stage: str, message: Any, error: Exception) -> None:

@@ -26,7 +26,7 @@ from benchmarks.harness.report import Report, command_line, head, percentiles, r
 from cockpit.assemble import Assembly, assemble
 from cockpit.profile.load import load_profile
 from cockpit.runtime import NullSink, Runtime
-from cockpit.scheduling.voice_task import SharingPlan
+from cockpit.scheduling.service import SchedulingPlan
 from models.errors import CockpitError
 from models.store.store import Store
 from pipeline.frames import Language
@@ -99,14 +99,14 @@ def run_profile(
 ) -> dict[str, list[dict[str, Any]]]:
     """Commands, then questions, on a fresh assembly of profile `name`. What does not fit in the time is left out."""
     loaded = load_profile(name)
-    sharing = None if loaded.arbiter is None else SharingPlan(loaded.arbiter)
+    plan = None if loaded.arbiter is None else SchedulingPlan(loaded.arbiter)
     ready: dict[str, float] = {}
 
     def announce(what: str, milliseconds: float) -> None:
         ready[what] = round(milliseconds, 1)
         report.say(f"{name}: ready: {what} in {milliseconds:.0f} ms")
 
-    assembly = assemble(loaded.profile, Store.open(), NullSink(), announce=announce, sharing=sharing)
+    assembly = assemble(loaded.profile, Store.open(), NullSink(), announce=announce, scheduling=plan)
     report.put(**{f"{key}_ready_ms": ready})
     runtime = Runtime(assembly.parts)
     runtime.start()

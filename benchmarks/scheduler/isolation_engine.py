@@ -27,7 +27,7 @@ from benchmarks.harness.devices import ON_CPU, ON_CUDA, TrackedPlacement, model_
 from benchmarks.harness.report import Report, command_line, head, report_options
 from benchmarks.scheduler.contention import Case, measure, reach, table
 from cockpit.arbiter.config import ArbiterConfig, parse
-from cockpit.scheduling.service import Arbitration, open_arbitration
+from cockpit.scheduling.service import SchedulingPlan, SchedulingService, open_service
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.session import LmSession
 from models.engines.placement import Placement
@@ -201,14 +201,14 @@ def config_of(clusters: dict[str, int], chunk: int) -> ArbiterConfig:
     return checked.config
 
 
-def leasing(arbitration: Arbitration, task: str) -> Leasing:
+def leasing(service: SchedulingService, task: str) -> Leasing:
     """Leases of `task` whose thread is bound to the lane, as cockpit/scheduling/llm_lease.py does it."""
 
     @contextmanager
     def leased() -> Iterator[Any]:
         with (
-            arbitration.dispatcher.lease(task) as lease,
-            arbitration.device.enter(lease.lane),
+            service.dispatcher.lease(task) as lease,
+            service.device.enter(lease.lane),
         ):
             yield lease
 
@@ -229,7 +229,7 @@ class Models:
     """What the tasks share without an arbiter."""
 
 
-def cases_of(models: Models, arbitration: Arbitration, size: Size, tokens: int) -> tuple[list[Case], str]:
+def cases_of(models: Models, service: SchedulingService, size: Size, tokens: int) -> tuple[list[Case], str]:
     """Four cases and the name of the one that is the product's answer."""
     lane = models.navigation_lane
     text = lane.tokenizer.encode(FILLER * 200)
@@ -237,9 +237,9 @@ def cases_of(models: Models, arbitration: Arbitration, size: Size, tokens: int) 
     worth = worth_of(session, text, size)
     session.close()
     whole = Navigation(models.navigation_whole, unleased, tokens)
-    leased = Navigation(lane, leasing(arbitration, NAVIGATION), tokens)
+    leased = Navigation(lane, leasing(service, NAVIGATION), tokens)
     free = Dialogue(models.dialogue_whole, unleased, size, worth)
-    yielding = Dialogue(models.dialogue_lane, leasing(arbitration, DIALOGUE), size, worth)
+    yielding = Dialogue(models.dialogue_lane, leasing(service, DIALOGUE), size, worth)
     for navigate in (whole, leased):
         for _ in range(4):
             navigate()
@@ -258,30 +258,29 @@ def cases_of(models: Models, arbitration: Arbitration, size: Size, tokens: int) 
 
 # --- the two devices -------------------------------------------------------------------------------------------------
 @contextmanager
-def on_cpu(folder: Path, size: Size) -> Iterator[tuple[Models, Arbitration]]:
+def on_cpu(folder: Path, size: Size) -> Iterator[tuple[Models, SchedulingService]]:
     """The served model with every core as threads; lanes over all cores."""
     cores = len(os.sched_getaffinity(0))
     if cores < 2:
         raise DeviceUnavailable("two clusters need two cores; this process may use one: widen its CPU affinity")
-    arbitration = open_arbitration(
-        config_of({"a": cores // 2, "b": cores - cores // 2, "system": 0}, size.chunk), "cpu"
-    )
+    config = config_of({"a": cores // 2, "b": cores - cores // 2, "system": 0}, size.chunk)
+    service = open_service(SchedulingPlan(config), "cpu")
     try:
         first, second = (CausalLM.load(folder, threads=cores, context_tokens=size.context) for _ in range(2))
         title = f"{folder.name}, {cores} cores"
-        yield Models(first, second, first, second, title, "one shared pool of cores, no arbiter"), arbitration
+        yield Models(first, second, first, second, title, "one shared pool of cores, no arbiter"), service
     finally:
-        arbitration.close()
+        service.close()
 
 
 @contextmanager
-def on_cuda(folder: Path, size: Size) -> Iterator[tuple[Models, Arbitration]]:
+def on_cuda(folder: Path, size: Size) -> Iterator[tuple[Models, SchedulingService]]:
     """The float16 model in four places: two plain streams over the whole GPU, and both tasks' wide lanes."""
     from cockpit.device.cuda.device import CudaDevice
     from cockpit.device.cuda.placement import STAGING_BYTES, CudaEngines, CudaPlacement
 
-    arbitration = open_arbitration(config_of({"a": 32, "b": 88, "system": 8}, size.chunk), "cuda")
-    device = arbitration.device
+    service = open_service(SchedulingPlan(config_of({"a": 32, "b": 88, "system": 8}, size.chunk)), "cuda")
+    device = service.device
     assert isinstance(device, CudaDevice)
     driver: Any = device.driver
     engines = CudaEngines(device)
@@ -314,10 +313,10 @@ def on_cuda(folder: Path, size: Size) -> Iterator[tuple[Models, Arbitration]]:
             f"{folder.name}, {device.name}, lanes of {device.lanes[widest[NAVIGATION]].units} SMs",
             "plain streams, no arbiter",
         )
-        yield models, arbitration
+        yield models, service
     finally:
         engines.close()
-        arbitration.close()
+        service.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -329,9 +328,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     opening = on_cuda if options.device == "cuda" else on_cpu
     try:
         folder = model_folder(options.model or size.model, Store.open(), options.models)
-        with opening(folder, size) as (models, arbitration):
+        with opening(folder, size) as (models, service):
             report.say(f"{models.title}: loaded")
-            cases, answer = cases_of(models, arbitration, size, options.tokens)
+            cases, answer = cases_of(models, service, size, options.tokens)
             rows: list[dict[str, Any]] = []
             report.put(
                 device=models.title,
@@ -344,7 +343,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             keys = ("p50_ms", "p99_ms", "ratio_p99", "std_ms", "dialogue_throughput_kept")
             if last["case"] == answer:
                 report.put(answer=answer, reach=reach(last), **{key: last[key] for key in keys})
-            missed = arbitration.dispatcher.status().tasks
+            missed = service.dispatcher.status().tasks
             report.put(arbiter=[str(task) for task in missed])
     except CockpitError as error:
         print(error, file=sys.stderr)

@@ -22,7 +22,7 @@ from cockpit.profile.load import LoadedProfile, load_profile
 from cockpit.profile.sections import Profile
 from cockpit.runtime import NullSink, Observer, Runtime, Sink
 from cockpit.scheduling.control_socket import default_socket
-from cockpit.scheduling.voice_task import SharingPlan
+from cockpit.scheduling.service import SchedulingPlan
 from cockpit.telemetry.logs import LogLevel, configure
 from cockpit.telemetry.trace import TraceRecorder, check_writable
 from models.errors import InputError, StartupError
@@ -76,8 +76,8 @@ def talking(
     profile, store = loaded.profile, Store.open()
     tracer: TraceRecorder | None = TraceRecorder() if trace else None
     used: Tracer = tracer or NullTracer()
-    sharing = _sharing(loaded, store, live=live)
-    assembly = assemble(profile, store, sink, tracer=used, announce=_announce(quiet), sharing=sharing)
+    plan = _scheduling_plan(loaded, store, live=live)
+    assembly = assemble(profile, store, sink, tracer=used, announce=_announce(quiet), scheduling=plan)
     runtime = Runtime(assembly.parts, live=live, barge_in=profile.audio.barge_in, observer=observer)
     try:
         runtime.start()
@@ -209,13 +209,13 @@ def _lines() -> Iterator[str]:
             yield line
 
 
-def _sharing(loaded: LoadedProfile, store: Store, *, live: bool) -> SharingPlan | None:
+def _scheduling_plan(loaded: LoadedProfile, store: Store, *, live: bool) -> SchedulingPlan | None:
     """How the process shares its device. Only one that stays has a socket by itself and learns for the next time."""
     if loaded.arbiter is None:
         return None
     control = loaded.profile.control
     socket = control.path(default_socket() if live else None)
-    return SharingPlan(loaded.arbiter, socket, control.group, store.root / "state" if live else None)
+    return SchedulingPlan(loaded.arbiter, socket, control.group, store.root / "state" if live else None)
 
 
 def _device(name: str) -> str | None:

@@ -22,7 +22,7 @@ import orjson
 
 from cockpit.profile.memory_budget import MemoryPlan
 from cockpit.scheduling.dispatcher import Dispatcher
-from cockpit.scheduling.maintenance import Housekeeper
+from cockpit.scheduling.maintenance import Maintenance
 from cockpit.telemetry.watch import Watch
 from models.errors import StartupError
 
@@ -52,12 +52,12 @@ class Orders:
     """What the socket can ask for. Each answers one JSON-able mapping or raises KeyError/ValueError with the reason."""
 
     def __init__(
-        self, dispatcher: Dispatcher, watch: Watch, housekeeper: Housekeeper, memory_plan: MemoryPlan | None = None
+        self, dispatcher: Dispatcher, watch: Watch, maintenance: Maintenance, memory_plan: MemoryPlan | None = None
     ) -> None:
         self._memory_plan = memory_plan
         self._dispatcher = dispatcher
         self._watch = watch
-        self._housekeeper = housekeeper
+        self._maintenance = maintenance
         self._handlers: dict[str, Handler] = {
             "status": self._status,
             "pause": self._pause,
@@ -86,7 +86,7 @@ class Orders:
     def _status(self, request: Mapping[str, Any]) -> dict[str, Any]:
         verbose = bool(request.get("verbose", False))
         status = self._dispatcher.status(verbose=verbose)
-        findings = [asdict(finding) for finding in self._housekeeper.findings]
+        findings = [asdict(finding) for finding in self._maintenance.findings]
         sample = asdict(self._watch.sample()) if self._watch.present else None
         reply = {"status": asdict(status), "gpu": sample, "gpu_absent": self._watch.why, "findings": findings}
         if verbose:
@@ -120,7 +120,7 @@ class Orders:
     def _policy(self, request: Mapping[str, Any]) -> dict[str, Any]:
         action = request.get("action", "show")
         if action == "reset":
-            self._housekeeper.reset_policy()
+            self._maintenance.reset_policy()
         elif action in ("freeze", "unfreeze"):
             self._dispatcher.freeze_policy(action == "freeze")
         elif action != "show":
@@ -169,11 +169,10 @@ class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, path: Path, orders: Orders, housekeeper: Housekeeper, group: str | None = None) -> None:
+    def __init__(self, path: Path, orders: Orders, group: str | None = None) -> None:
         self.path = path
         self.orders = orders
         self.slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self._housekeeper = housekeeper
         self._gid = _gid(group)
         _clear_stale(path)
         _own_folder(path.parent)
@@ -189,10 +188,6 @@ class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
     def start(self) -> None:
         threading.Thread(target=self.serve_forever, args=(0.25,), name="control", daemon=True).start()
-
-    def service_actions(self) -> None:
-        """Between connections, a few times a second."""
-        self._housekeeper.beat()
 
     def refusal(self, connection: socket.socket) -> str:
         """Empty when the kernel vouches for a caller that may ask."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from cockpit.arbiter.copies import CopyChunk, CopyQueue
+from cockpit.arbiter.copy_queue import CopyChunk, CopyQueue
 
 CHUNK_BYTES = 1 << 20
 Move = Callable[[int, int], None]
 """Copies (offset, size) bytes of the transfer and returns when they are there."""
 
 
-class CopyTurns:
+class CopyScheduler:
     """Lets threads copy in turn. `chunks`: how many were copied; `waited`: how many of them had to wait for another."""
 
     def __init__(self, task_of_lane: Mapping[str, int], priorities: tuple[int, ...], *, limit: int = 256) -> None:

@@ -19,6 +19,7 @@ from cockpit.arbiter.requests import QUEUED, REFUSED, RELEASE, RUNNING, STOP, YI
 from cockpit.arbiter.status import Status, snapshot
 from cockpit.device.base import YieldGate
 from models.errors import CockpitError
+from pipeline.trace import NullTracer, Tracer
 
 _REPORT_EVERY = 16
 """Boundaries between two reports to the arbiter while the gate is open; the first token is reported at once."""
@@ -31,24 +32,46 @@ class Refused(CockpitError):
 
 
 class Lease:
-    """A granted lane. One thread holds it. `lane`: name of the lane to run in (as created at start)."""
+    """One thread's hold on its task's lane: `take`, `boundary` at each step, `give_back`, and again.
 
-    __slots__ = ("_dispatcher", "_pending", "_since", "_told_first", "gate", "give_up", "request", "stopped")
+    running: taken and not told to stop. stopped: the reason after it was.
+    """
 
-    def __init__(
-        self, dispatcher: Dispatcher, request: Request, gate: YieldGate, give_up: Callable[[], bool] = bool
-    ) -> None:
+    __slots__ = (
+        "_dispatcher",
+        "_pending",
+        "_request",
+        "_since",
+        "_task",
+        "_told_first",
+        "gate",
+        "give_up",
+        "running",
+        "stopped",
+    )
+
+    def __init__(self, dispatcher: Dispatcher, task: str) -> None:
+        self.running = False
+        self.stopped = ""
+        self._task = dispatcher.arbiter.task_index[task]
+        self.gate = dispatcher.gates[self._task]
+        self.give_up: Callable[[], bool] = bool
         self._dispatcher = dispatcher
-        self.give_up = give_up
+        self._request: Request | None = None
         self._pending = 0
         self._since = 0
         self._told_first = False
-        self.request = request
-        self.gate = gate
-        self.stopped = ""
+
+    @property
+    def request(self) -> Request:
+        """The arbiter's side. Raises RuntimeError while nothing is held."""
+        if self._request is None:
+            raise RuntimeError("this lease is not held: take it first")
+        return self._request
 
     @property
     def lane(self) -> str:
+        """Name of the lane to run in, as created at start."""
         return self._dispatcher.arbiter.lanes[self.request.lane].name
 
     @property
@@ -60,31 +83,74 @@ class Lease:
         """Tokens to draft ahead of each verified step; 0: none."""
         return self.request.draft_tokens
 
+    def take(
+        self,
+        *,
+        session: str | None = None,
+        kv_bytes: int = 0,
+        expected_ms: float = 0.0,
+        judged: bool = True,
+        give_up: Callable[[], bool] = bool,
+    ) -> None:
+        """Wait for the task's turn. Raises Refused; nothing is held then. See `Dispatcher.lease`."""
+        self._request = self._dispatcher.submit(self._task, session, kv_bytes, int(expected_ms * 1e6), judged)
+        self.give_up, self.stopped = give_up, ""
+        self._pending = self._since = 0
+        self._told_first = False
+        try:
+            self._dispatcher.wait(self._request, give_up)
+        except BaseException:
+            self.give_back()
+            raise
+        self.running = True
+
     def boundary(self, new_tokens: int = 1) -> bool:
         """At each token (1) or prefill chunk (0), its device work finished. Parks while told to; False: stop here.
 
-        After a stop `stopped` holds the reason. The lane may have changed after a park: read it again.
+        The lane may have changed after a park: read it again.
         """
         self._pending += new_tokens
         self._since += 1
         if not self.gate.closed and self._since < _REPORT_EVERY and (self._told_first or not self._pending):
             return True
+        return self.report()
+
+    def report(self) -> bool:
+        """The slow side of `boundary`: tell the arbiter and do as it says. False: stop."""
         self._told_first = self._pending > 0 or self._told_first
         self._since = 0
-        pending, self._pending = self._pending, 0
-        return self._dispatcher.report(self, pending)
+        self.running = self._dispatcher.report(self, self.take_pending())
+        return self.running
 
     def take_pending(self) -> int:
         """Tokens counted but not reported yet; the count starts anew."""
         pending, self._pending = self._pending, 0
         return pending
 
+    def give_back(self) -> None:
+        """End the request and free the lane. Nothing happens when nothing is held."""
+        if self._request is not None:
+            request, self._request = self._request, None
+            self.running = False
+            self._dispatcher.finish(request, self.take_pending())
+
 
 class Dispatcher:
-    """Locks and wakes around one Arbiter. All methods may be called from any thread."""
+    """Locks and wakes around one Arbiter. All methods may be called from any thread.
 
-    def __init__(self, arbiter: Arbiter, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    tracer: told of every wait for a lane (`wait`), of what parked at a boundary (`yield`) and of what was stopped, all
+    as stage "arbiter" of turn 0, named by task.
+    """
+
+    def __init__(
+        self,
+        arbiter: Arbiter,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        tracer: Tracer | None = None,
+    ) -> None:
         self.arbiter = arbiter
+        self._tracer = tracer or NullTracer()
         self.gates = tuple(YieldGate() for _ in arbiter.tasks)
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
@@ -108,39 +174,53 @@ class Dispatcher:
         judged: False for what nobody waits for: it counts in no latency.
         give_up: asked a few times a second while waiting or parked; True ends the wait (Refused, or `stopped`).
         """
-        index = self.arbiter.task_index[task]
-        with self._lock:
-            request = self.arbiter.submit(
-                index,
-                self._clock_ns(),
-                session=session,
-                kv_bytes=kv_bytes,
-                expected_ns=int(expected_ms * 1e6),
-                judged=judged,
-            )
-            if request.state == REFUSED:
-                raise Refused(f"{task}: {request.why}")
-            self._granted[request.slot].clear()
-            self._pump()
-        lease = Lease(self, request, self.gates[index], give_up)
+        lease = Lease(self, task)
+        lease.take(session=session, kv_bytes=kv_bytes, expected_ms=expected_ms, judged=judged, give_up=give_up)
         try:
-            if not self._await(request, give_up):
-                raise Refused(f"{task}: {_GIVEN_UP if request.state == QUEUED else request.why}")
             yield lease
         finally:
-            with self._lock:
-                self._nudged &= ~(1 << request.task)
-                self.arbiter.finish(request, self._clock_ns(), lease.take_pending())
-                self._pump()
+            lease.give_back()
+
+    # --- for Lease -------------------------------------------------------------------------------------------------
+    def submit(self, task: int, session: str | None, kv_bytes: int, expected_ns: int, judged: bool) -> Request:
+        """Ask for the task's turn. Raises Refused when the arbiter does not admit the request."""
+        with self._lock:
+            request = self.arbiter.submit(
+                task, self._clock_ns(), session=session, kv_bytes=kv_bytes, expected_ns=expected_ns, judged=judged
+            )
+            if request.state == REFUSED:
+                raise Refused(f"{self.arbiter.task_names[task]}: {request.why}")
+            self._granted[request.slot].clear()
+            self._pump()
+            return request
+
+    def wait(self, request: Request, give_up: Callable[[], bool]) -> None:
+        """Until the request may run. Raises Refused when it timed out or was given up; it must be finished then too."""
+        if not self._await(request, give_up):
+            why = _GIVEN_UP if request.state == QUEUED else request.why
+            raise Refused(f"{self.arbiter.task_names[request.task]}: {why}")
+
+    def finish(self, request: Request, new_tokens: int) -> None:
+        """The request ends, whatever came of it."""
+        with self._lock:
+            self._nudged &= ~(1 << request.task)
+            self.arbiter.finish(request, self._clock_ns(), new_tokens)
+            self._pump()
 
     def _await(self, request: Request, give_up: Callable[[], bool]) -> bool:
         """Wait until the request may run; False when it was refused or given up meanwhile."""
         granted = self._granted[request.slot]
-        while not granted.wait(_TICK_S):
-            if give_up():
-                return False
-            self.tick()
-        return request.state == RUNNING
+        if granted.is_set():
+            return request.state == RUNNING
+        start_ns = time.monotonic_ns()
+        try:
+            while not granted.wait(_TICK_S):
+                if give_up():
+                    return False
+                self.tick()
+            return request.state == RUNNING
+        finally:
+            self._trace(request, start_ns, f"wait: {request.why}")
 
     def report(self, lease: Lease, new_tokens: int) -> bool:
         """The slow side of `Lease.boundary`: tell the arbiter, then do as it says. False: stop."""
@@ -158,9 +238,12 @@ class Dispatcher:
             new_tokens = 0
             if action == STOP:
                 lease.stopped = request.why
+                self._trace(request, time.monotonic_ns(), f"stop: {request.why}")
                 return False
             if action == YIELD:
+                start_ns = time.monotonic_ns()
                 lease.gate.wait(_TICK_S)
+                self._trace(request, start_ns, "yield")
                 if lease.gate.closed and lease.give_up():
                     lease.stopped = _GIVEN_UP
                     return False
@@ -171,6 +254,10 @@ class Dispatcher:
                 return False
             else:
                 return True
+
+    def _trace(self, request: Request, start_ns: int, what: str) -> None:
+        name = f"{self.arbiter.task_names[request.task]} {what}"
+        self._tracer.record("arbiter", 0, start_ns, time.monotonic_ns(), name)
 
     def _pump(self) -> None:
         """Start what can start, then bring the gates in step. The lock is held."""

@@ -1,26 +1,22 @@
-"""The understanding stage's model steps as a task of the arbiter: a lane asked for when a step comes, given back after.
+"""The language model's steps as a task of the arbiter: a lane is asked for when the first step comes and given back at
+the end of the block.
 
-    with work.block(give_up):            # one transcript
-        for piece in chat(sharer=work): ...
-    if work.stopped: ...                 # why the model was cut short
-
-Words that leave one meaning need no model step, so they never wait for a lane. A lease books the KV memory of the
-session it is for; what the arbiter evicts is noted, and forgotten by the thread that owns the session.
+The engine calls one object before each token: the session's lease, whose fast side reads one attribute of the task's
+gate. A lease books the KV memory of its session; what the arbiter evicts is noted, and forgotten by the thread that
+owns the session.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Protocol
+from contextlib import ExitStack, contextmanager
 
 from cockpit.device.base import Device
 from cockpit.scheduling.dispatcher import Dispatcher, Lease, Refused
-from models.engines.llm.session import LmSession
-from pipeline.dialogue import llm_steps as steps
+from models.engines.llm.session import DEFAULT_CHUNK, LmSession
 
 
-class Evicted:
+class EvictedSessions:
     """Sessions whose memory the arbiter took, by name, until their owners have forgotten what they cached."""
 
     def __init__(self) -> None:
@@ -38,82 +34,58 @@ class Evicted:
         return True
 
 
-class ModelWork(steps.Sharer, Protocol):
-    """What the understanding stage tells whoever shares out the device. One thread uses it."""
+class TaskLane:
+    """Where a task's model steps run: the thread is bound to the lane of its lease, as long as it is held.
 
-    stopped: str
-    """Why the model had to stop in the last block; empty while it may go on."""
+    bind: False where the kernel places the thread better than a lane of all cores would. on_lane: told the lane's name
+    before the model runs there, for models that compute where they are told and not where their thread is.
+    """
 
-    def block(self, give_up: Callable[[], bool]) -> AbstractContextManager[None]:
-        """Around everything that may run the model for one transcript. `give_up`: asked while waiting for a lane."""
-        ...
+    def __init__(self, device: Device, *, bind: bool, on_lane: Callable[[str], None] | None = None) -> None:
+        self._device = device
+        self._bind = bind
+        self._on_lane = on_lane
+        self._name = ""
+        self._entered = ExitStack()
 
-    def on(self, session: LmSession, *, ahead: bool = False) -> steps.Steps:
-        """See Sharer. The steps set `stopped` instead of raising."""
-        ...
+    def enter(self, lane: str) -> None:
+        """Move this thread to `lane`. Nothing happens when it is there already."""
+        if not self._bind or lane == self._name:
+            return
+        self.leave()
+        self._entered.enter_context(self._device.enter(lane))
+        self._name = lane
+        if self._on_lane is not None:
+            self._on_lane(lane)
 
-    def beat(self) -> None:
-        """Now and then while nothing happens."""
-        ...
-
-
-class Unshared(steps.Unshared):
-    """Nobody else uses the device: nothing waits, nothing stops."""
-
-    stopped = ""
-
-    def block(self, give_up: Callable[[], bool]) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def beat(self) -> None:
-        return None
-
-
-def anywhere(_lane: str) -> None:
-    """For models that run wherever their thread does."""
+    def leave(self) -> None:
+        """Unbind this thread."""
+        self._name = ""
+        self._entered.close()
 
 
 class LaneLlmScheduler:
-    """Runs under leases of one task.
+    """Runs the model under leases of one task. See pipeline.dialogue.llm_steps.LlmScheduler.
 
-    evicted: what the arbiter's `on_evict` notes. bind: whether the thread is bound to its lane. ran: called after each
-    lease. housekeeping: where no other thread does it. on_lane: told the lane's name before the model runs there.
+    evicted: what the arbiter's `on_evict` notes. ran: called after each lease.
     """
 
     def __init__(
-        self,
-        dispatcher: Dispatcher,
-        device: Device,
-        task: str,
-        evicted: Evicted,
-        *,
-        bind: bool,
-        ran: Callable[[], None],
-        housekeeping: Callable[[], None],
-        on_lane: Callable[[str], None] = anywhere,
+        self, dispatcher: Dispatcher, task: str, lane: TaskLane, evicted: EvictedSessions, ran: Callable[[], None]
     ) -> None:
         self.stopped = ""
-        self.chunk_tokens = steps.Unshared.chunk_tokens
-        """The prefill chunk of the lease that is held, else of the last one."""
-        self._housekeeping = housekeeping
+        self.dispatcher = dispatcher
+        self.task = task
+        self.lane = lane
         self._evicted = evicted
-        self._dispatcher = dispatcher
-        self._device = device
-        self._task = task
-        self._bind = bind
         self._ran = ran
-        self._on_lane = on_lane
         self._give_up: Callable[[], bool] = bool
-        self._sessions: dict[str, LmSession] = {}
-        self._session: LmSession | None = None
-        self._lease: Lease | None = None
-        self._leased = ExitStack()
-        self._placed = ExitStack()
-        self._lane = -1
+        self._leases: dict[str, LlmLease] = {}
+        self._held: LlmLease | None = None
 
     @contextmanager
     def block(self, give_up: Callable[[], bool]) -> Iterator[None]:
-        """See ModelWork. The lane is given back at the end, whatever happened."""
+        """See LlmScheduler. The lane is given back at the end, whatever happened."""
         self.stopped = ""
         self._give_up = give_up
         self._forget_evicted()
@@ -123,96 +95,91 @@ class LaneLlmScheduler:
             self._give_back()
             self._forget_evicted()
 
-    def on(self, session: LmSession, *, ahead: bool = False) -> LaneSteps:
-        """See ModelWork. What one block runs on several sessions runs under one lease after the other.
-
-        Raises ValueError when another session has its name.
-        """
-        if self._sessions.setdefault(session.name, session) is not session:
+    def on(self, session: LmSession, *, ahead: bool = False) -> LlmLease:
+        """See LlmScheduler. What one block runs on several sessions runs under one lease after the other."""
+        lease = self._leases.get(session.name)
+        if lease is None:
+            lease = self._leases[session.name] = LlmLease(self, session)
+        if lease.session is not session:
             raise ValueError(f"two sessions are called {session.name!r}: their memory would be booked as one's")
-        return LaneSteps(self, session, ahead)
+        lease.begin(ahead)
+        return lease
 
-    def beat(self) -> None:
-        """See ModelWork."""
-        self._forget_evicted()
-        self._housekeeping()
-
-    def boundary(self, session: LmSession, new_tokens: int, ahead: bool) -> None:
-        """Before a step on `session`: take its lease, or yield, or set `stopped`."""
+    def take(self, lease: LlmLease) -> None:
+        """Before the first step on the lease's session: take it, or set `stopped`."""
         if self.stopped:
             return
-        if self._session is not session:
-            self._give_back()
-        lease = self._lease
-        if lease is None:
-            lease = self._take(session, ahead)
-            if lease is None:
-                return
-        elif not lease.boundary(new_tokens):
-            self.stopped = lease.stopped
-            return
-        self.chunk_tokens = lease.prefill_chunk_tokens
-        if self._bind and lease.request.lane != self._lane:
-            self._place(lease)
-
-    def _take(self, session: LmSession, ahead: bool) -> Lease | None:
-        """A lease with the session's memory booked; None, and `stopped`, when there is none to be had."""
-        wanted = self._dispatcher.lease(
-            self._task, session=session.name, kv_bytes=session.kv_bytes, judged=not ahead, give_up=self._give_up
-        )
+        self._give_back()
+        session = lease.session
         try:
-            lease = self._leased.enter_context(wanted)
+            lease.take(session=session.name, kv_bytes=session.kv_bytes, judged=not lease.ahead, give_up=self._give_up)
         except Refused as error:
             self.stopped = str(error)
-            return None
-        self._lease, self._session, self._lane = lease, session, -1
+            return
+        self._held = lease
         if self._evicted.take(session.name):  # while it was idle, or waited: what is booked now is empty
             session.forget()
         session.draft_tokens = lease.draft_tokens
-        return lease
+        lease.moved()
 
     def _give_back(self) -> None:
-        if self._lease is None:
+        if self._held is None:
             return
-        self._lease = self._session = None
-        self._placed.close()
-        self._leased.close()
+        lease, self._held = self._held, None
+        self.lane.leave()
+        lease.give_back()
         self._ran()
 
     def _forget_evicted(self) -> None:
-        for name, session in self._sessions.items():
+        for name, lease in self._leases.items():
             if self._evicted.take(name):
-                session.forget()
-
-    def _place(self, lease: Lease) -> None:
-        """Bind this thread to the lane, which may have changed while it was parked."""
-        self._placed.close()
-        self._lane = lease.request.lane
-        self._placed.enter_context(self._device.enter(lease.lane))
-        self._on_lane(lease.lane)
+                lease.session.forget()
 
 
-class LaneSteps:
-    """Steps of one session under leases. See pipeline.dialogue.llm_steps.Steps."""
+class LlmLease(Lease):
+    """The steps of one session and the lease they run under, in one object. See pipeline.dialogue.llm_steps.LlmSteps.
 
-    __slots__ = ("_accepted", "_ahead", "_session", "_work")
+    chunk_tokens: of the lease that is held, else of the last one.
+    """
 
-    def __init__(self, work: LaneLlmScheduler, session: LmSession, ahead: bool) -> None:
-        self._work = work
-        self._session = session
-        self._ahead = ahead
+    __slots__ = ("_accepted", "_scheduler", "ahead", "chunk_tokens", "session")
+
+    def __init__(self, scheduler: LaneLlmScheduler, session: LmSession) -> None:
+        super().__init__(scheduler.dispatcher, scheduler.task)
+        self.chunk_tokens = DEFAULT_CHUNK
+        self.session = session
+        self.ahead = False
+        self._scheduler = scheduler
         self._accepted = session.accepted
 
-    @property
-    def chunk_tokens(self) -> int:
-        return self._work.chunk_tokens
+    def begin(self, ahead: bool) -> None:
+        """New steps: what the session accepted before is nobody's token. ahead: nobody waits for them yet."""
+        self.ahead = ahead
+        self._accepted = self.session.accepted
 
     def at_prefill(self) -> None:
-        self._work.boundary(self._session, 0, self._ahead)
+        if self.running:
+            self.boundary(0)
+        else:
+            self._scheduler.take(self)
 
     def at_token(self) -> None:
-        accepted = self._session.accepted
-        self._work.boundary(
-            self._session, 1 + accepted - self._accepted, self._ahead
-        )  # one run may have yielded several
+        accepted = self.session.accepted  # one run may have yielded several
+        if self.running:
+            self.boundary(1 + accepted - self._accepted)
+        else:
+            self._scheduler.take(self)
         self._accepted = accepted
+
+    def report(self) -> bool:
+        """See Lease. The lane and the chunk may have changed while it was parked."""
+        if super().report():
+            self.moved()
+            return True
+        self._scheduler.stopped = self.stopped
+        return False
+
+    def moved(self) -> None:
+        """Go where the arbiter wants the steps to run, in chunks as long as it says."""
+        self.chunk_tokens = self.prefill_chunk_tokens
+        self._scheduler.lane.enter(self.lane)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cockpit.arbiter.config import DIALOGUE
-from cockpit.arbiter.lanes import lanes_of
+from cockpit.arbiter.lanes import lanes_of, plan_lanes
 from cockpit.profile.latency_baselines import SPEECH
 from cockpit.profile.sections import Profile
-from cockpit.scheduling.copy_scheduler import CopyTurns
+from cockpit.scheduling.copy_scheduler import CopyScheduler
 from cockpit.scheduling.measured_memory import Stage, nothing_used
-from cockpit.scheduling.service import Arbitration
+from cockpit.scheduling.service import SchedulingService
 from models.engines.placement import CpuPlacement, Placement
 from models.errors import ConfigError
 
@@ -48,27 +48,26 @@ class EnginePlacements:
         }
 
 
-def engine_placements(profile: Profile, arbitration: Arbitration | None) -> EnginePlacements:
+def engine_placements(profile: Profile, service: SchedulingService | None) -> EnginePlacements:
     """Raises ConfigError for a GPU without lanes, DeviceUnavailable where ONNX Runtime has no CUDA provider."""
     if profile.device == "cpu":
         return EnginePlacements(CpuPlacement(profile.asr.threads), CpuPlacement(profile.tts.threads))
-    if arbitration is None:
+    if service is None:
         raise ConfigError(
             f"device {profile.device}: every engine runs in a lane; add `orchestration` and `tasks`, as in "
             "profiles/h200.yaml"
         )
     from cockpit.device.cuda.placement import CudaEngines, LanedDevice
 
-    device = arbitration.device
+    device = service.device
     assert isinstance(device, LanedDevice)
-    arbiter = arbitration.dispatcher.arbiter
-    tasks = {lane.name: arbiter.task_index[lane.task] for lane in arbiter.lanes}
-    priorities = tuple(task.priority for task in arbiter.config.tasks.values())
-    engines = CudaEngines(device, CopyTurns(tasks, priorities))
-    speech = lanes_of(arbiter.lanes, SPEECH) or lanes_of(arbiter.lanes, DIALOGUE)
+    config, lanes = service.config, plan_lanes(service.config)
+    index = {name: place for place, name in enumerate(config.tasks)}
+    tasks = {lane.name: index[lane.task] for lane in lanes}
+    priorities = tuple(task.priority for task in config.tasks.values())
+    engines = CudaEngines(device, CopyScheduler(tasks, priorities))
+    speech = lanes_of(lanes, SPEECH) or lanes_of(lanes, DIALOGUE)
     name = speech[-1].name
-    llm = {lane.name: engines.placement(lane.name) for lane in lanes_of(arbiter.lanes, DIALOGUE)}
+    llm = {lane.name: engines.placement(lane.name) for lane in lanes_of(lanes, DIALOGUE)}
     asr, tts = engines.placement(name), engines.placement(name)
-    return EnginePlacements(
-        asr, tts, llm, name, engines.seal, engines.close, lambda: arbitration.device.memory().used_bytes
-    )
+    return EnginePlacements(asr, tts, llm, name, engines.seal, engines.close, lambda: device.memory().used_bytes)

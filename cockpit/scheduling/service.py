@@ -1,8 +1,9 @@
-"""The arbiter of one process, put together: device and lanes, dispatcher, watch, saved policy, control socket."""
+"""What shares out the device of a process, put together: lanes, dispatcher, GPU watch, saved policy, control socket."""
 
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,89 +14,92 @@ from cockpit.device.base import Device, LaneSpec, open_device
 from cockpit.profile.memory_budget import MemoryPlan
 from cockpit.scheduling.control_socket import ControlServer, Orders
 from cockpit.scheduling.dispatcher import Dispatcher
-from cockpit.scheduling.llm_lease import Evicted
-from cockpit.scheduling.maintenance import Housekeeper
+from cockpit.scheduling.llm_lease import EvictedSessions
+from cockpit.scheduling.maintenance import Maintenance
 from cockpit.scheduling.state_file import PolicyFile
 from cockpit.telemetry.watch import Watch, open_watch
 from models.errors import StartupError
+from pipeline.trace import NullTracer, Tracer
 
 log = logging.getLogger("cockpit.scheduling.service")
 
 
 @dataclass(frozen=True, slots=True)
-class Arbitration:
-    """What a process needs to share its device. `control` is None where no socket was asked for. evicted: what the
-    owners of sessions must forget.
+class SchedulingPlan:
+    """How a process shares its device. socket: None has no control socket; group: who may ask besides the user.
 
-    Without a socket somebody else must call `housekeeper.beat()` about once a second.
+    state_dir: None forgets what the policy learnt. memory: what was planned before anything was loaded, for operators.
     """
 
+    config: ArbiterConfig
+    socket: Path | None = None
+    group: str | None = None
+    state_dir: Path | None = None
+    memory: MemoryPlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingService:
+    """What a process needs to share its device. `control` is None where no socket was asked for. evicted: what the
+    owners of sessions must forget.
+    """
+
+    config: ArbiterConfig
     device: Device
     dispatcher: Dispatcher
     watch: Watch
-    housekeeper: Housekeeper
+    maintenance: Maintenance
     control: ControlServer | None
-    evicted: Evicted
+    evicted: EvictedSessions
+    _closing: ExitStack
 
     def close(self) -> None:
-        """Stop answering, then free the device. Engines must be closed before."""
-        if self.control is not None:
-            self.control.stop()
-        self.watch.close()
-        self.device.close()
+        """Stop answering, then free the device. Engines must be closed before. Safe to call twice."""
+        self._closing.close()
 
 
-def open_arbitration(
-    config: ArbiterConfig,
-    kind: str,
-    *,
-    arena_bytes: int | None = None,
-    state_dir: Path | None = None,
-    socket: Path | None = None,
-    group: str | None = None,
-    memory_plan: MemoryPlan | None = None,
-) -> Arbitration:
+def open_service(plan: SchedulingPlan, kind: str, tracer: Tracer | None = None) -> SchedulingService:
     """Open device `kind` with every lane any arm may choose, prove where each runs, and start the control socket.
 
-    arena_bytes: KV memory of all tasks, by default what their budgets add up to. state_dir: where the policy's state is
-    kept. memory_plan: what `o3ctl status --verbose` shows as planned. Raises StartupError (DeviceUnavailable, or a lane
-    that ran elsewhere) and ConfigError.
+    tracer: told of waits for a lane and of yields. Raises StartupError (DeviceUnavailable, or a lane that ran
+    elsewhere) and ConfigError.
     """
+    config = plan.config
     specs = [LaneSpec(lane.name, lane.clusters, lane.memory_budget_bytes, lane.priority) for lane in plan_lanes(config)]
-    device = open_device(kind, config.clusters, specs)
-    watch = open_watch()
-    try:
+    with ExitStack() as opened:
+        device = open_device(kind, config.clusters, specs)
+        opened.callback(device.close)
+        watch = open_watch()
+        opened.callback(watch.close)
         _prove(device, specs)
-        arena = _arena(config, device) if arena_bytes is None else arena_bytes
-        evicted = Evicted()
-        dispatcher = Dispatcher(Arbiter(config, arena, on_evict=evicted.note))
-        file = PolicyFile(state_dir, device.fingerprint) if state_dir is not None else None
-        housekeeper = Housekeeper(dispatcher, watch, file)
-        housekeeper.start()
+        evicted = EvictedSessions()
+        arbiter = Arbiter(config, _arena_bytes(config, device), on_evict=evicted.note)
+        dispatcher = Dispatcher(arbiter, tracer=tracer or NullTracer())
+        file = PolicyFile(plan.state_dir, device.fingerprint) if plan.state_dir is not None else None
+        maintenance = Maintenance(dispatcher, watch, file)
+        opened.callback(maintenance.stop)
+        maintenance.start()
         control = None
-        if socket is not None:
-            orders = Orders(dispatcher, watch, housekeeper, memory_plan)
-            control = ControlServer(socket, orders, housekeeper, group)
+        if plan.socket is not None:
+            control = ControlServer(plan.socket, Orders(dispatcher, watch, maintenance, plan.memory), plan.group)
+            opened.callback(control.stop)
             control.start()
-    except BaseException:
-        watch.close()
-        device.close()
-        raise
-    return Arbitration(device, dispatcher, watch, housekeeper, control, evicted)
+        return SchedulingService(config, device, dispatcher, watch, maintenance, control, evicted, opened.pop_all())
 
 
 def _prove(device: Device, specs: list[LaneSpec]) -> None:
     for spec in specs:
-        placement = device.verify_placement(spec.name)
-        if not placement.ok:
+        probe = device.verify_placement(spec.name)
+        if not probe.ok:
             raise StartupError(
-                f"lane {spec.name} ran outside its clusters ({placement.detail}): look for other users of these units "
+                f"lane {spec.name} ran outside its clusters ({probe.detail}): look for other users of these units "
                 "or change `clusters`; cockpit doctor shows every lane"
             )
-        log.info("lane %s: %s", spec.name, placement.detail)
+        log.info("lane %s: %s", spec.name, probe.detail)
 
 
-def _arena(config: ArbiterConfig, device: Device) -> int:
+def _arena_bytes(config: ArbiterConfig, device: Device) -> int:
+    """KV memory of all tasks: what their budgets add up to, within the profile's share of the device."""
     wanted = sum(task.memory_budget_mb for task in config.tasks.values()) << 20
     limit = int(device.memory().total_bytes * config.limits.max_gpu_memory_percent / 100)
     return min(wanted, limit)

@@ -1,15 +1,14 @@
-"""The voice chain under the arbiter: its task, its lane, its warm-up, and the socket that tells about them."""
+"""The voice chain as a task of the arbiter: where its language model runs, and its warm-up."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from cockpit.arbiter.config import DIALOGUE, ArbiterConfig
-from cockpit.profile.memory_budget import MemoryPlan
-from cockpit.scheduling.llm_lease import LaneLlmScheduler, anywhere
-from cockpit.scheduling.service import Arbitration, open_arbitration
+from cockpit.scheduling.llm_lease import LaneLlmScheduler, TaskLane
+from cockpit.scheduling.service import SchedulingService
 from cockpit.scheduling.warmup import Warmer, WarmUps
 from models.engines.llm.causal_lm import CausalLM
 from models.errors import ConfigError
@@ -19,87 +18,47 @@ _WARM_TOKENS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class SharingPlan:
-    """How a process shares its device. socket: None has no control socket. state_dir: None forgets the policy.
+class VoiceTask:
+    """What the chain needs of the service."""
 
-    memory: what was planned before anything was loaded, for operators to see.
-    """
-
-    config: ArbiterConfig
-    socket: Path | None = None
-    group: str | None = None
-    state_dir: Path | None = None
-    memory: MemoryPlan | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """The arbitration of this process and what the chain needs of it."""
-
-    arbitration: Arbitration
-    work: LaneLlmScheduler
+    scheduler: LaneLlmScheduler
     warm_ups: WarmUps
 
-    def close(self) -> None:
-        """Take the socket away and free the device."""
-        self.arbitration.close()
 
-
-def open_shared(plan: SharingPlan, kind: str) -> Arbitration:
-    """Open device, lanes and socket before any model is loaded. Raises StartupError and ConfigError."""
-    if DIALOGUE not in plan.config.tasks:
+def check_voice_task(config: ArbiterConfig) -> None:
+    """Raises ConfigError for tasks without the one that the voice chain runs as."""
+    if DIALOGUE not in config.tasks:
         raise ConfigError(
             f"tasks: the voice chain runs as {DIALOGUE}, which this profile does not name "
-            f"({', '.join(plan.config.tasks)}): add it, or leave out orchestration and tasks"
+            f"({', '.join(config.tasks)}): add it, or leave out orchestration and tasks"
         )
-    return open_arbitration(
-        plan.config,
-        kind,
-        state_dir=plan.state_dir,
-        socket=plan.socket,
-        group=plan.group,
-        memory_plan=plan.memory,
-    )
 
 
-def share(arbitration: Arbitration, model: CausalLM, on_lane: Callable[[str], None] = anywhere) -> Sharing:
-    """Bind the language model's work to the dialogue task and warm it up. on_lane: see LaneLlmScheduler."""
-    dispatcher = arbitration.dispatcher
-    warm_ups = WarmUps(dispatcher, dispatcher.arbiter.config.tasks, {DIALOGUE: _warmer(model, on_lane)})
-    # The control server beats in a thread of its own; without one the chain does so while it idles.
-    housekeeping = arbitration.housekeeper.beat if arbitration.control is None else _nothing
-    work = LaneLlmScheduler(
-        dispatcher,
-        arbitration.device,
-        DIALOGUE,
-        arbitration.evicted,
-        bind=must_bind(arbitration),
-        ran=lambda: warm_ups.ran(DIALOGUE),
-        housekeeping=housekeeping,
-        on_lane=on_lane,
-    )
+def open_voice_task(service: SchedulingService, model: CausalLM, *, lanes: bool) -> VoiceTask:
+    """Bind the language model to the dialogue task and warm it up. lanes: whether `model` has a cache per lane."""
+    on_lane = model.use if lanes else None
+    warm_ups = WarmUps(service.dispatcher, service.config.tasks, {DIALOGUE: _warmer(model, on_lane)})
+    lane = TaskLane(service.device, bind=must_bind(service), on_lane=on_lane)
+    scheduler = LaneLlmScheduler(service.dispatcher, DIALOGUE, lane, service.evicted, partial(warm_ups.ran, DIALOGUE))
     warm_ups.at_start()
-    return Sharing(arbitration, work, warm_ups)
+    return VoiceTask(scheduler, warm_ups)
 
 
-def must_bind(arbitration: Arbitration) -> bool:
+def must_bind(service: SchedulingService) -> bool:
     """Whether the dialogue keeps to its lanes. One that may have every core is placed better by the kernel."""
-    device, config = arbitration.device, arbitration.dispatcher.arbiter.config
+    config = service.config
     units = sum(config.clusters[name] for name in config.tasks[DIALOGUE].clusters)
-    return device.kind != "cpu" or 0 < units < device.units
+    return service.device.kind != "cpu" or 0 < units < service.device.units
 
 
-def _nothing() -> None:
-    return None
-
-
-def _warmer(model: CausalLM, on_lane: Callable[[str], None]) -> Warmer:
+def _warmer(model: CausalLM, on_lane: Callable[[str], None] | None) -> Warmer:
     """One short request on a text of its own, so that no dialogue is disturbed and none waits long behind it."""
     session = model.open_session()
     filler = model.tokenizer.encode("warm up " * _WARM_TOKENS)
 
     def warm(lane: str) -> None:
-        on_lane(lane)
+        if on_lane is not None:
+            on_lane(lane)
         # The other half of the filler each time: nothing of the last request may be reused.
         start = 0 if session.tokens[:1] != tuple(filler[:1]) else 1
         session.set_tokens(filler[start : start + _WARM_TOKENS])

@@ -1,20 +1,26 @@
-"""What a stage tells, before every step of the language model, whoever shares out the device: which text, which step.
+"""The language model's steps as the dialogue sees them: before each, a scheduler may make the thread wait or stop it.
 
-steps = sharer.on(session)
-fill(session, prompt, steps)
-for token in session.generate(..., at_boundary=steps.at_token): ...
+    with scheduler.block(give_up):       # one transcript
+        steps = scheduler.on(session)
+        fill(session, prompt, steps)
+        for token in session.generate(..., at_boundary=steps.at_token): ...
+    if scheduler.stopped: ...            # why the model was cut short
+
+Words that leave one meaning need no model step, so they never wait. Who shares out the device stands in
+cockpit/scheduling/llm_lease.py; `UnscheduledLlm` is for a model that has it to itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from models.engines.base import never_cancelled
 from models.engines.llm.session import DEFAULT_CHUNK, LmSession
 
 
-class Steps(Protocol):
+class LlmSteps(Protocol):
     """The steps on one session, for the thread that owns it."""
 
     @property
@@ -31,23 +37,36 @@ class Steps(Protocol):
         ...
 
 
-class Sharer(Protocol):
-    """Who shares out the device."""
+class LlmScheduler(Protocol):
+    """Who decides when the model may compute. One thread uses it."""
 
-    def on(self, session: LmSession, *, ahead: bool = False) -> Steps:
+    stopped: str
+    """Why the model had to stop in the last block; empty while it may go on. The steps set it and never raise."""
+
+    def block(self, give_up: Callable[[], bool]) -> AbstractContextManager[None]:
+        """Around everything that may run the model for one transcript. `give_up`: asked a few times a second while a
+        step waits; True ends the wait and sets `stopped`.
+        """
+        ...
+
+    def on(self, session: LmSession, *, ahead: bool = False) -> LlmSteps:
         """The steps that come next on `session`. Cheap: waiting is left to the first step.
 
-        ahead: nobody waits for them yet.
+        ahead: nobody waits for them yet. Raises ValueError when another session has the same name.
         """
         ...
 
 
-class Unshared:
-    """Nobody else uses the device: nothing waits."""
+class UnscheduledLlm:
+    """The model has the device to itself: nothing waits, nothing stops. It serves as its own steps."""
 
+    stopped = ""
     chunk_tokens = DEFAULT_CHUNK
 
-    def on(self, session: LmSession, *, ahead: bool = False) -> Unshared:
+    def block(self, give_up: Callable[[], bool]) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def on(self, session: LmSession, *, ahead: bool = False) -> UnscheduledLlm:
         return self
 
     def at_prefill(self) -> None:
@@ -57,14 +76,14 @@ class Unshared:
         return None
 
 
-UNSHARED = Unshared()
+UNSCHEDULED = UnscheduledLlm()
 """It holds nothing, so one serves all."""
 
 
 def fill(
     session: LmSession,
     tokens: Sequence[int],
-    steps: Steps,
+    steps: LlmSteps,
     *,
     at_most: int | None = None,
     cancelled: Callable[[], bool] = never_cancelled,

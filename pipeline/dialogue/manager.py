@@ -21,7 +21,7 @@ from typing import Literal
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.session import LmSession
 from pipeline.dialogue.chat_guard import TalkFilter
-from pipeline.dialogue.llm_steps import UNSHARED, Sharer, fill
+from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler, fill
 from pipeline.dialogue.manual import Found, Manual, load_manual
 from pipeline.dialogue.tool_choice import Chooser
 from pipeline.frames import Language, ToolCall, ToolResult
@@ -172,7 +172,7 @@ class DialogueManager:
             reply_tokens=reply_tokens,
         )
 
-    def warm_up(self, sharer: Sharer = UNSHARED) -> None:
+    def warm_up(self, scheduler: LlmScheduler = UNSCHEDULED) -> None:
         """Prefill every static prefix, compile every kind of grammar, fill the caches of the matcher."""
         for text, language in _WARM_UP:
             self.interpreter.parse(text, language)
@@ -180,9 +180,9 @@ class DialogueManager:
         if self.lm is None:
             return
         for language, session in self.chat_sessions.items():
-            fill(session, self._history_tokens(language), sharer.on(session, ahead=True))
+            fill(session, self._history_tokens(language), scheduler.on(session, ahead=True))
         assert self.chooser is not None
-        self.chooser.warm_up(sharer)
+        self.chooser.warm_up(scheduler)
 
     def plan(
         self,
@@ -191,13 +191,13 @@ class DialogueManager:
         *,
         avg_logprob: float | None = None,
         cancelled: Callable[[], bool] = _never,
-        sharer: Sharer = UNSHARED,
+        scheduler: LlmScheduler = UNSCHEDULED,
     ) -> Plan:
         """What the text means; changes nothing. A plan whose open choice was `cancelled` in its midst is `cut`.
 
         `avg_logprob`: the recogniser's, None for typed text; a number or name heard below `repeat_below` is asked for
         again.
-        `sharer` is told of every step of the model and may make it wait.
+        `scheduler` is told of every step of the model and may make it wait.
         """
         if not any(character.isalnum() for character in text):
             return Plan(text, language)
@@ -216,7 +216,7 @@ class DialogueManager:
                 continue
             start = self.clock()
             wanted = [candidate.call for candidate in clause.candidates]
-            choice = self.chooser.choose(clause.evidence.text, wanted, cancelled=cancelled, sharer=sharer)
+            choice = self.chooser.choose(clause.evidence.text, wanted, cancelled=cancelled, scheduler=scheduler)
             if choice is None:
                 return Plan(text, language, cut=True)
             calls.append(choice.call)
@@ -244,11 +244,11 @@ class DialogueManager:
         *,
         turn_id: int | None = None,
         cancelled: Callable[[], bool] = _never,
-        sharer: Sharer = UNSHARED,
+        scheduler: LlmScheduler = UNSCHEDULED,
     ) -> Iterator[str]:
         """Stream an answer of at most two sentences: the manual's, else the model's. Never half a character.
 
-        Ends early when `cancelled`, and when a later chat has begun meanwhile. `sharer` as in `plan`; the manual's
+        Ends early when `cancelled`, and when a later chat has begun meanwhile. `scheduler` as in `plan`; the manual's
         answer takes no model step and does not ask it.
         """
         found = self.manual.find(text)
@@ -268,7 +268,7 @@ class DialogueManager:
             start = self.clock()
             session = self.chat_sessions[language]
             tokens = self._chat_tokens(text, language, turn_id=turn_id)
-            steps = sharer.on(session)
+            steps = scheduler.on(session)
             fill(session, tokens, steps, cancelled=over)
             words = session.generate(max_new_tokens=self.reply_tokens, cancelled=over, at_boundary=steps.at_token)
             yield from self._talk(words, language, start, over)
@@ -298,7 +298,7 @@ class DialogueManager:
         if not talk.said.strip():
             yield _UNSURE[language]
 
-    def prepare(self, cancelled: Callable[[], bool] = _never, *, sharer: Sharer = UNSHARED) -> bool:
+    def prepare(self, cancelled: Callable[[], bool] = _never, *, scheduler: LlmScheduler = UNSCHEDULED) -> bool:
         """Prefill what was said so far, so that the next chat only computes its own words. For idle time after a turn.
 
         Every language of the history is prefilled, the last one first; where nothing changed that costs about a
@@ -310,13 +310,13 @@ class DialogueManager:
         if self._open_chat:
             return False
         spoken = [exchange.language for exchange in reversed(self._history.values())] or [self.default_language]
-        return all(self._prefilled(language, cancelled, sharer) for language in dict.fromkeys(spoken))
+        return all(self._prefilled(language, cancelled, scheduler) for language in dict.fromkeys(spoken))
 
-    def _prefilled(self, language: Language, cancelled: Callable[[], bool], sharer: Sharer) -> bool:
+    def _prefilled(self, language: Language, cancelled: Callable[[], bool], scheduler: LlmScheduler) -> bool:
         session = self.chat_sessions[language]
         tokens = tuple(self._history_tokens(language))
         if session.cached < len(tokens) or session.tokens[: len(tokens)] != tokens:
-            fill(session, tokens, sharer.on(session, ahead=True), at_most=PREPARE_CHUNK, cancelled=cancelled)
+            fill(session, tokens, scheduler.on(session, ahead=True), at_most=PREPARE_CHUNK, cancelled=cancelled)
         return session.cached >= len(tokens)
 
     def is_complete(self, text: str, language: Language, *, avg_logprob: float | None = None) -> bool:

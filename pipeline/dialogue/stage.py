@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from cockpit.scheduling.llm_lease import ModelWork
+from pipeline.dialogue.llm_steps import LlmScheduler
 from pipeline.dialogue.manager import DialogueManager, Plan
 from pipeline.frames import Language, TextDelta, Transcript, TurnFailed
 from pipeline.nlg.apologies import NOT_TAKEN_BACK, SAY_AGAIN
@@ -48,7 +48,7 @@ class UnderstandStage:
         generations: Generations,
         turn_log: TurnLog,
         tracer: Tracer,
-        work: ModelWork,
+        scheduler: LlmScheduler,
         command_complete: Callable[[int, int], None],
         more_waiting: Callable[[], bool],
     ) -> None:
@@ -56,7 +56,7 @@ class UnderstandStage:
         self._generations = generations
         self._turn_log = turn_log
         self._tracer = tracer
-        self._work = work
+        self._scheduler = scheduler
         self._command_complete = command_complete
         self._more_waiting = more_waiting
         self._speculation: Speculation | None = None
@@ -98,10 +98,10 @@ class UnderstandStage:
             return
 
         def cancelled() -> bool:
-            return self._more_waiting() or busy() or bool(self._work.stopped)
+            return self._more_waiting() or busy() or bool(self._scheduler.stopped)
 
-        with self._work.block(lambda: self._more_waiting() or busy()):
-            self._prepared = self._dialogue.prepare(cancelled, sharer=self._work)
+        with self._scheduler.block(lambda: self._more_waiting() or busy()):
+            self._prepared = self._dialogue.prepare(cancelled, scheduler=self._scheduler)
 
     def _speculate(self, transcript: Transcript) -> None:
         if not transcript.text:
@@ -109,13 +109,13 @@ class UnderstandStage:
         if self._dialogue.is_complete(transcript.text, transcript.language, avg_logprob=transcript.avg_logprob):
             self._command_complete(transcript.turn_id, transcript.revision)
         stale = self._stale(transcript)
-        with self._work.block(lambda: stale() or self._more_waiting()):
+        with self._scheduler.block(lambda: stale() or self._more_waiting()):
             speculation = self._planned(transcript)
             for piece in speculation.rest or ():
                 speculation.pieces.append(piece)
                 if self._more_waiting():
                     return
-        if self._work.stopped:
+        if self._scheduler.stopped:
             self._speculation = None  # cut short: the final one starts anew
 
     def _planned(self, transcript: Transcript) -> Speculation:
@@ -130,7 +130,7 @@ class UnderstandStage:
                 transcript.language,
                 avg_logprob=transcript.avg_logprob,
                 cancelled=self._cancelled(transcript),
-                sharer=self._work,
+                scheduler=self._scheduler,
             )
         made = Speculation(transcript.turn_id, transcript.text, plan, (time.monotonic_ns() - start_ns) / NS_PER_MS)
         if plan.chat:
@@ -139,7 +139,7 @@ class UnderstandStage:
                 transcript.language,
                 turn_id=transcript.turn_id,
                 cancelled=self._cancelled(transcript),
-                sharer=self._work,
+                scheduler=self._scheduler,
             )
         self._speculation = None if plan.cut else made
         return made
@@ -150,7 +150,7 @@ class UnderstandStage:
         record.decided_by = None
         record.ms["asr"] = transcript.asr_ms
         record.ms["tts_first"] = None
-        with self._work.block(self._stale(transcript)):
+        with self._scheduler.block(self._stale(transcript)):
             speculation = self._planned(transcript)
             self._speculation = None
             record.decided_by = None if speculation.plan.cut else speculation.plan.decided_by
@@ -172,9 +172,9 @@ class UnderstandStage:
         cut = speculation.plan.cut
         if speculation.plan.chat:
             yield from self._free_answer(speculation)
-        elif not self._work.stopped and not cut:
+        elif not self._scheduler.stopped and not cut:
             yield from self._acted(speculation, record)
-        unmade = self._work.stopped or (cut and not self._generations.is_stale(record.generation))
+        unmade = self._scheduler.stopped or (cut and not self._generations.is_stale(record.generation))
         if unmade and not record.reply.strip():
             yield _BUSY[speculation.plan.language]
 
@@ -193,7 +193,7 @@ class UnderstandStage:
         return lambda: self._generations.is_stale(transcript.generation)
 
     def _cancelled(self, transcript: Transcript) -> Callable[[], bool]:
-        return lambda: self._generations.is_stale(transcript.generation) or bool(self._work.stopped)
+        return lambda: self._generations.is_stale(transcript.generation) or bool(self._scheduler.stopped)
 
     @staticmethod
     def _delta(transcript: Transcript, text: str, *, last: bool = False) -> TextDelta:

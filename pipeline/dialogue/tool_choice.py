@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.grammar import Grammar
 from models.engines.llm.session import LmSession
-from pipeline.dialogue.llm_steps import UNSHARED, Sharer, fill
+from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler, fill
 from pipeline.frames import ToolCall
 
 _SYSTEM = (
@@ -49,12 +49,12 @@ class Chooser:
         self._lm = lm
         self._session = session
 
-    def warm_up(self, sharer: Sharer = UNSHARED) -> None:
+    def warm_up(self, scheduler: LlmScheduler = UNSCHEDULED) -> None:
         """Compute the static prefix and run one choice."""
         self.choose(
             "the windows are foggy",
             [ToolCall("set_defrost", {"area": area, "on": True}) for area in ("front", "rear")],
-            sharer=sharer,
+            scheduler=scheduler,
             ahead=True,
         )
 
@@ -64,7 +64,7 @@ class Chooser:
         calls: Sequence[ToolCall],
         *,
         cancelled: Callable[[], bool] = _never,
-        sharer: Sharer = UNSHARED,
+        scheduler: LlmScheduler = UNSCHEDULED,
         ahead: bool = False,
     ) -> Choice | None:
         """The call the model writes when only `calls` are allowed; None when it was cancelled before it was written."""
@@ -74,7 +74,7 @@ class Chooser:
         most_tokens = max(len(written.encode()) for written in by_text)
         constraint = Grammar.compile(_any_of(list(by_text)), tokenizer).start()
         prompt = tokenizer.encode(self._prompt(text))
-        steps = sharer.on(self._session, ahead=ahead)
+        steps = scheduler.on(self._session, ahead=ahead)
         fill(self._session, prompt, steps, cancelled=cancelled)
         ttft_ms = 0.0
         written: list[int] = []

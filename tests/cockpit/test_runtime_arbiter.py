@@ -26,13 +26,14 @@ from cockpit.profile.memory_plan import KV_SESSIONS
 from cockpit.profile.sections import Profile
 from cockpit.runtime import NullSink, Runtime
 from cockpit.scheduling.control_socket import default_socket
-from cockpit.scheduling.llm_lease import LaneLlmScheduler, ModelWork
-from cockpit.scheduling.service import Arbitration, open_arbitration
-from cockpit.scheduling.voice_task import SharingPlan, must_bind, open_shared
+from cockpit.scheduling.llm_lease import LaneLlmScheduler, TaskLane
+from cockpit.scheduling.service import SchedulingPlan, SchedulingService, open_service
+from cockpit.scheduling.voice_task import must_bind
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.session import LmSession
 from models.errors import ConfigError
 from models.store.store import Store
+from pipeline.dialogue.llm_steps import LlmScheduler
 from tests.support.arbiter_config import patient
 from tests.support.paths import short_folder
 from tests.support.waiting import until
@@ -53,7 +54,7 @@ def assembly(model_dir: Callable[[str], Path], folder: Path) -> Iterator[Assembl
         model_dir(name)
     assert loaded.arbiter is not None
     gc.collect()  # another module's models
-    plan = SharingPlan(patient(loaded.arbiter), folder / "o3.sock", state_dir=folder)
+    plan = SchedulingPlan(patient(loaded.arbiter), folder / "o3.sock", state_dir=folder)
     opened: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
         original = CausalLM.open_session
@@ -63,7 +64,7 @@ def assembly(model_dir: Callable[[str], Path], folder: Path) -> Iterator[Assembl
             return session
 
         patch.setattr(CausalLM, "open_session", counted)
-        made = assemble(loaded.profile, Store.open(), NullSink(), sharing=plan)
+        made = assemble(loaded.profile, Store.open(), NullSink(), scheduling=plan)
     assert len(opened) == KV_SESSIONS, "memory_plan.py counts the caches of these"
     yield made
     made.close()
@@ -71,9 +72,9 @@ def assembly(model_dir: Callable[[str], Path], folder: Path) -> Iterator[Assembl
 
 
 @pytest.fixture
-def shared(assembly: Assembly) -> Arbitration:
-    assert assembly.sharing is not None
-    return assembly.sharing.arbitration
+def shared(assembly: Assembly) -> SchedulingService:
+    assert assembly.service is not None
+    return assembly.service
 
 
 def ctl(folder: Path, *words: str) -> str:
@@ -97,7 +98,7 @@ def answered(runtime: Runtime, assembly: Assembly, text: str) -> str:
 
 
 def test_a_chat_waits_for_navigation_and_goes_on_with_the_same_words(
-    assembly: Assembly, runtime: Runtime, shared: Arbitration
+    assembly: Assembly, runtime: Runtime, shared: SchedulingService
 ) -> None:
     alone = answered(runtime, assembly, QUESTION)
     assert len(alone.split()) > 5
@@ -181,7 +182,7 @@ def test_a_barge_in_ends_the_wait_for_a_lane(assembly: Assembly, runtime: Runtim
 
 
 def test_a_question_that_gets_no_lane_is_told_so(
-    assembly: Assembly, runtime: Runtime, shared: Arbitration, monkeypatch: pytest.MonkeyPatch
+    assembly: Assembly, runtime: Runtime, shared: SchedulingService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arbiter = shared.dispatcher.arbiter
     index = arbiter.task_index[DIALOGUE]
@@ -206,16 +207,16 @@ def test_what_was_said_is_computed_in_idle_time(assembly: Assembly, runtime: Run
 
 def test_the_arbiter_costs_a_turn_less_than_50_us(assembly: Assembly) -> None:
     """Time of this thread on a core: what else runs on the machine does not count."""
-    work = assembly.parts.work
-    steps = work.on(assembly.parts.dialogue.chat_sessions["en"])
+    scheduler = assembly.parts.scheduler
+    steps = scheduler.on(assembly.parts.dialogue.chat_sessions["en"])
     leases_us, tokens_us = [], []
     for _ in range(200):
         start_ns = time.thread_time_ns()
-        with work.block(bool):
+        with scheduler.block(bool):
             steps.at_prefill()
         leases_us.append((time.thread_time_ns() - start_ns) / 1e3)
     for _ in range(20):
-        with work.block(bool):
+        with scheduler.block(bool):
             start_ns = time.thread_time_ns()
             for _ in range(100):
                 steps.at_token()
@@ -225,13 +226,13 @@ def test_the_arbiter_costs_a_turn_less_than_50_us(assembly: Assembly) -> None:
     assert per_token_us < 5, f"lease {lease_us:.1f} us"
 
 
-def masks(work: ModelWork, session: Any) -> list[set[int]]:
+def masks(scheduler: LlmScheduler, session: Any) -> list[set[int]]:
     """The cores that a thread of its own may use: in a block that runs the model, and after it."""
     seen: list[set[int]] = []
 
     def inside() -> None:
-        with work.block(bool):
-            work.on(session).at_prefill()
+        with scheduler.block(bool):
+            scheduler.on(session).at_prefill()
             seen.append(os.sched_getaffinity(0))
         seen.append(os.sched_getaffinity(0))
 
@@ -245,28 +246,21 @@ def test_a_dialogue_that_may_have_every_core_is_never_pinned(assembly: Assembly)
     whole = os.sched_getaffinity(0)
     if len(whole) > 2:
         pytest.skip("profiles/cpu.yaml asks for two cores, which are not all of this machine's")
-    assert masks(assembly.parts.work, assembly.parts.dialogue.chat_sessions["en"]) == [whole, whole]
+    assert masks(assembly.parts.scheduler, assembly.parts.dialogue.chat_sessions["en"]) == [whole, whole]
 
 
 def test_a_dialogue_with_a_core_of_its_own_keeps_to_it_while_the_model_runs() -> None:
     config = load_profile("cpu").arbiter
     assert config is not None
     narrow = replace(config.tasks[DIALOGUE], clusters=("cores_b",))
-    made = open_arbitration(replace(config, tasks={**config.tasks, DIALOGUE: narrow}), "cpu")
+    made = open_service(SchedulingPlan(replace(config, tasks={**config.tasks, DIALOGUE: narrow})), "cpu")
     try:
         assert must_bind(made)
         session = SimpleNamespace(name="s", kv_bytes=1 << 20, draft_tokens=0, accepted=0)
-        work = LaneLlmScheduler(
-            made.dispatcher,
-            made.device,
-            DIALOGUE,
-            made.evicted,
-            bind=True,
-            ran=lambda: None,
-            housekeeping=lambda: None,
-        )
+        lane = TaskLane(made.device, bind=True)
+        scheduler = LaneLlmScheduler(made.dispatcher, DIALOGUE, lane, made.evicted, lambda: None)
         core = set(made.device.clusters["cores_b"].unit_ids)
-        assert masks(work, session) == [core, os.sched_getaffinity(0)]
+        assert masks(scheduler, session) == [core, os.sched_getaffinity(0)]
     finally:
         made.close()
 
@@ -276,7 +270,7 @@ def test_tasks_without_a_dialogue_are_refused(model_dir: Callable[[str], Path]) 
     assert loaded.arbiter is not None
     other = replace(loaded.arbiter, tasks={"navigation_task": loaded.arbiter.tasks["navigation_task"]})
     with pytest.raises(ConfigError, match="dialogue_task"):
-        assemble(loaded.profile, Store.open(), NullSink(), sharing=SharingPlan(other))
+        assemble(loaded.profile, Store.open(), NullSink(), scheduling=SchedulingPlan(other))
 
 
 def test_a_process_that_listens_is_found_by_itself_and_takes_its_socket_away(
@@ -290,10 +284,8 @@ def test_a_process_that_listens_is_found_by_itself_and_takes_its_socket_away(
         def close(self) -> None:
             return None
 
-    def light(profile: Profile, *_: object, sharing: SharingPlan, **__: object) -> Assembly:
-        assert assembly.sharing is not None
-        own = replace(assembly.sharing, arbitration=open_shared(sharing, profile.device))
-        return replace(assembly, sharing=own, espeak=Quiet())  # type: ignore[arg-type]
+    def light(profile: Profile, *_: object, scheduling: SchedulingPlan, **__: object) -> Assembly:
+        return replace(assembly, service=open_service(scheduling, profile.device), espeak=Quiet())  # type: ignore[arg-type]
 
     monkeypatch.setattr(talk, "assemble", light)
     with talk.talking("cpu", NullSink(), None, live=True, quiet=True):

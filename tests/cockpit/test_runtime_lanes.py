@@ -20,7 +20,7 @@ from cockpit.device.cuda import sessions as cuda_sessions
 from cockpit.device.cuda.device import open_cuda
 from cockpit.profile.load import LoadedProfile, load_profile
 from cockpit.runtime import NullSink, Runtime
-from cockpit.scheduling.voice_task import SharingPlan
+from cockpit.scheduling.service import SchedulingPlan
 from models.store.store import Store
 from pipeline.audio.source import WavSource
 from tests.support.arbiter_config import patient
@@ -100,8 +100,8 @@ def assembly(loaded: LoadedProfile, driver: CountedGpu, state: Path) -> Iterator
         for module in (cuda_engines, cuda_sessions):
             patch.setattr(module, "PROVIDER", "CPUExecutionProvider")
         patch.setattr(cuda_engines.CudaPlacement, "device", "cpu")
-        plan = SharingPlan(patient(loaded.arbiter), state_dir=state)
-        made = assemble(loaded.profile, Store.open(), NullSink(), sharing=plan)
+        plan = SchedulingPlan(patient(loaded.arbiter), state_dir=state)
+        made = assemble(loaded.profile, Store.open(), NullSink(), scheduling=plan)
         yield made
         made.close()
 
@@ -116,13 +116,11 @@ def test_a_command_runs_through_the_lanes(runtime: Runtime) -> None:
 
 
 def test_the_model_answers_in_a_lane_of_its_task(runtime: Runtime, assembly: Assembly) -> None:
-    assert assembly.sharing is not None
-    before = next(
-        task for task in assembly.sharing.arbitration.dispatcher.status().tasks if task.name == "dialogue_task"
-    )
+    assert assembly.service is not None
+    before = next(task for task in assembly.service.dispatcher.status().tasks if task.name == "dialogue_task")
     runtime.ask("Tell me something about dolphins.", "en", assembly.turn_ids.next())
     assert runtime.wait_idle(60)
-    status = assembly.sharing.arbitration.dispatcher.status()
+    status = assembly.service.dispatcher.status()
     after = next(task for task in status.tasks if task.name == "dialogue_task")
     assert after.finished > before.finished
     assert after.held_mb > 0

@@ -15,7 +15,7 @@ from cockpit.assemble import Assembly, assemble
 from cockpit.profile.load import load_profile
 from cockpit.profile.sections import WakeSection
 from cockpit.runtime import NullSink, Runtime
-from cockpit.scheduling.voice_task import SharingPlan
+from cockpit.scheduling.service import SchedulingPlan
 from cockpit.scheduling.warmup import STALE_NS
 from cockpit.wake_word import AlwaysAwake, open_wake
 from models.errors import ConfigError
@@ -39,7 +39,7 @@ def assembly(model_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPath
         model_dir(name)
     assert loaded.arbiter is not None
     gc.collect()  # another module's models
-    made = assemble(loaded.profile, Store.open(), NullSink(), sharing=SharingPlan(patient(loaded.arbiter)))
+    made = assemble(loaded.profile, Store.open(), NullSink(), scheduling=SchedulingPlan(patient(loaded.arbiter)))
     yield made
     made.close()
 
@@ -72,8 +72,8 @@ def test_without_the_word_there_is_no_turn(assembly: Assembly, runtime: Runtime,
 
 
 def test_a_wake_up_warms_what_has_gone_cold(assembly: Assembly, runtime: Runtime, tmp_path: Path) -> None:
-    assert assembly.sharing is not None
-    warm_ups = assembly.sharing.warm_ups
+    assert assembly.warm_ups is not None
+    warm_ups = assembly.warm_ups
     warm_ups._warm_ns[DIALOGUE] -= STALE_NS
     before = warm_ups.requests
     runtime.listen(WavSource(wav(assembly, f"Hey Jarvis, {COMMAND}", tmp_path / "cold.wav"), pace="realtime"))

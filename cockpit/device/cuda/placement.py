@@ -57,7 +57,7 @@ class LanedDevice(Protocol):
 
 
 class Copies(Protocol):
-    """Who orders bulk copies: cockpit.scheduling.copy_scheduler.CopyTurns, or nobody."""
+    """Who orders bulk copies: cockpit.scheduling.copy_scheduler.CopyScheduler, or nobody."""
 
     def copy(self, lane: str, size_bytes: int, move: Callable[[int, int], None]) -> None:
         """Call `move(offset, size)`, which returns when these bytes are there, until all of them are."""

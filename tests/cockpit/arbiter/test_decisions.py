@@ -9,7 +9,7 @@ import pytest
 
 from cockpit.arbiter.arbiter import Arbiter
 from cockpit.arbiter.config import parse
-from cockpit.arbiter.copies import CopyQueue
+from cockpit.arbiter.copy_queue import CopyQueue
 from cockpit.arbiter.requests import (
     CONTINUE,
     QUEUED,

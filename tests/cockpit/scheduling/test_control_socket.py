@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from cockpit.cli.o3ctl import app
 from cockpit.scheduling.control_socket import ControlClient, ControlServer, Orders, default_socket, may_ask
 from cockpit.scheduling.dispatcher import Dispatcher
-from cockpit.scheduling.maintenance import Housekeeper
+from cockpit.scheduling.maintenance import Maintenance
 from cockpit.scheduling.state_file import PolicyFile
 from cockpit.telemetry.watch import Finding, GpuSample, NoWatch
 from models.errors import StartupError
@@ -40,11 +40,15 @@ class Service:
         self.dispatcher: Dispatcher = dispatcher_of()
         self.file = PolicyFile(folder, "cpu-test")
         watch = watch or NoWatch("no GPU here")
-        self.housekeeper = Housekeeper(self.dispatcher, watch, self.file)
-        self.housekeeper.start()
+        self.maintenance = Maintenance(self.dispatcher, watch, self.file)
+        self.maintenance.start()
         self.path = folder / "o3.sock"
-        self.server = ControlServer(self.path, Orders(self.dispatcher, watch, self.housekeeper), self.housekeeper)
+        self.server = ControlServer(self.path, Orders(self.dispatcher, watch, self.maintenance))
         self.server.start()
+
+    def stop(self) -> None:
+        self.server.stop()
+        self.maintenance.stop()
 
     def run(self, *arguments: str) -> tuple[int, str]:
         result = CliRunner().invoke(app, [*arguments, "--socket", str(self.path)], env={"COLUMNS": "200"})
@@ -61,7 +65,7 @@ class Service:
 def service(folder: Path) -> Iterator[Service]:
     made = Service(folder)
     yield made
-    made.server.stop()
+    made.stop()
 
 
 def use_session(service: Service, name: str) -> None:
@@ -186,7 +190,7 @@ def test_stale_sockets_are_replaced_and_live_ones_are_not(folder: Path) -> None:
     first = Service(folder)
     with pytest.raises(StartupError, match="another Cockpit"):
         Service(folder)
-    first.server.stop()
+    first.stop()
     assert not path.exists()
     path.write_text("not a socket")
     with pytest.raises(StartupError, match="is no socket"):
@@ -196,9 +200,9 @@ def test_stale_sockets_are_replaced_and_live_ones_are_not(folder: Path) -> None:
 def test_an_unknown_group_is_a_start_up_error(folder: Path) -> None:
     service = dispatcher_of()
     watch = NoWatch("")
-    keeper = Housekeeper(service, watch)
+    keeper = Maintenance(service, watch)
     with pytest.raises(StartupError, match="groupadd"):
-        ControlServer(folder / "g.sock", Orders(service, watch, keeper), keeper, group="no-such-group-here")
+        ControlServer(folder / "g.sock", Orders(service, watch, keeper), group="no-such-group-here")
 
 
 def test_findings_reach_the_status_and_hold_background_tasks_back(folder: Path) -> None:
@@ -215,7 +219,7 @@ def test_findings_reach_the_status_and_hold_background_tasks_back(folder: Path) 
         assert "PCIe 5 x8 of x16" in text
         assert hot.dispatcher.arbiter.hardware_paused == 0, "the profile has no background task"
     finally:
-        hot.server.stop()
+        hot.stop()
 
 
 def test_default_socket(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,19 +231,24 @@ def test_default_socket(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # --- what the policy learnt, on disk -------------------------------------------------------------------------------
+def restored(dispatcher: Dispatcher, file: PolicyFile) -> None:
+    keeper = Maintenance(dispatcher, NoWatch(""), file)
+    keeper.start()
+    keeper.stop()
+
+
 def test_policy_state_survives_a_restart_per_fingerprint(folder: Path) -> None:
     first = dispatcher_of()
-    clock = 0
-    keeper = Housekeeper(first, NoWatch(""), PolicyFile(folder, "gpu-a"), clock_ns=lambda: clock)
+    keeper = Maintenance(first, NoWatch(""), PolicyFile(folder, "gpu-a"))
     keeper.start()
     first.arbiter.policy.choose(False)
-    keeper.beat()
+    keeper.stop()
     assert [path.name for path in folder.iterdir()] == ["policy-gpu-a.json"]
     again = dispatcher_of()
-    Housekeeper(again, NoWatch(""), PolicyFile(folder, "gpu-a")).start()
+    restored(again, PolicyFile(folder, "gpu-a"))
     assert again.policy_state() == first.policy_state()
     other = dispatcher_of()
-    Housekeeper(other, NoWatch(""), PolicyFile(folder, "gpu-b")).start()
+    restored(other, PolicyFile(folder, "gpu-b"))
     assert other.policy_state()[0] == 0
 
 
@@ -248,7 +257,7 @@ def test_a_spoilt_policy_file_means_learning_anew(folder: Path, content: bytes) 
     file = PolicyFile(folder, "x")
     file.path.write_bytes(content)
     dispatcher = dispatcher_of()
-    Housekeeper(dispatcher, NoWatch(""), file).start()
+    restored(dispatcher, file)
     assert dispatcher.policy_state()[0] == 0
 
 

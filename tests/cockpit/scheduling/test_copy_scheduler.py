@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from cockpit.scheduling.copy_scheduler import CHUNK_BYTES, CopyTurns
+from cockpit.scheduling.copy_scheduler import CHUNK_BYTES, CopyScheduler
 from tests.support.waiting import LONG_S, ended, until
 
 LANES = {"navigation:1": 0, "dialogue:1": 1, "dialogue:2": 1}
 
 
 @pytest.fixture
-def turns() -> CopyTurns:
-    return CopyTurns(LANES, (9, 5))
+def turns() -> CopyScheduler:
+    return CopyScheduler(LANES, (9, 5))
 
 
 def started(work: Callable[[], None]) -> threading.Thread:
@@ -24,14 +24,14 @@ def started(work: Callable[[], None]) -> threading.Thread:
     return thread
 
 
-def test_every_byte_is_moved_once_and_in_order(turns: CopyTurns) -> None:
+def test_every_byte_is_moved_once_and_in_order(turns: CopyScheduler) -> None:
     moved: list[tuple[int, int]] = []
     turns.copy("dialogue:1", 2 * CHUNK_BYTES + 7, lambda offset, size: moved.append((offset, size)))
     assert moved == [(0, CHUNK_BYTES), (CHUNK_BYTES, CHUNK_BYTES), (2 * CHUNK_BYTES, 7)]
     assert (turns.chunks, turns.waited) == (3, 0)
 
 
-def test_an_urgent_copy_waits_for_one_chunk_at_most(turns: CopyTurns) -> None:
+def test_an_urgent_copy_waits_for_one_chunk_at_most(turns: CopyScheduler) -> None:
     order: list[str] = []
     under_way, go_on = threading.Event(), threading.Event()
 
@@ -53,7 +53,7 @@ def test_an_urgent_copy_waits_for_one_chunk_at_most(turns: CopyTurns) -> None:
     assert turns.waited >= 1
 
 
-def test_chunks_never_overlap(turns: CopyTurns) -> None:
+def test_chunks_never_overlap(turns: CopyScheduler) -> None:
     busy = threading.Lock()
     overlaps: list[int] = []
 
@@ -73,7 +73,7 @@ def test_chunks_never_overlap(turns: CopyTurns) -> None:
     assert turns._queue.queued_bytes == 0
 
 
-def test_a_copy_that_fails_leaves_the_way_free(turns: CopyTurns) -> None:
+def test_a_copy_that_fails_leaves_the_way_free(turns: CopyScheduler) -> None:
     under_way, go_on = threading.Event(), threading.Event()
     failures: list[str] = []
 
@@ -98,13 +98,13 @@ def test_a_copy_that_fails_leaves_the_way_free(turns: CopyTurns) -> None:
 
 
 def test_more_transfers_than_the_queue_holds_wait() -> None:
-    turns = CopyTurns(LANES, (9, 5), limit=2)
+    turns = CopyScheduler(LANES, (9, 5), limit=2)
     threads = [started(lambda: turns.copy("dialogue:1", CHUNK_BYTES + 1, lambda *_: None)) for _ in range(12)]
     for thread in threads:
         ended(thread)
     assert turns.chunks == 24
 
 
-def test_an_unknown_lane_is_an_error(turns: CopyTurns) -> None:
+def test_an_unknown_lane_is_an_error(turns: CopyScheduler) -> None:
     with pytest.raises(KeyError):
         turns.copy("nowhere", 5, lambda *_: None)

@@ -18,11 +18,11 @@ from cockpit.arbiter.config import DIALOGUE
 from cockpit.cli.o3ctl import app
 from cockpit.profile.load import load_profile
 from cockpit.profile.memory_budget import MemoryPlan, kv_arena
-from cockpit.scheduling.llm_lease import LaneLlmScheduler
-from cockpit.scheduling.voice_task import Sharing, SharingPlan, open_shared, share
+from cockpit.scheduling.llm_lease import LaneLlmScheduler, LlmLease
+from cockpit.scheduling.service import SchedulingPlan, SchedulingService, open_service
+from cockpit.scheduling.voice_task import VoiceTask, open_voice_task
 from models.engines.llm.causal_lm import CausalLM
-from models.engines.llm.session import LmSession
-from pipeline.dialogue.llm_steps import Steps, Unshared, fill
+from pipeline.dialogue.llm_steps import LlmSteps, UnscheduledLlm, fill
 from pipeline.dialogue.manager import DialogueManager
 from pipeline.frames import ToolCall
 from tests.support.arbiter_config import patient
@@ -38,13 +38,14 @@ DRAFT = 2
 class Car:
     """The understanding stage of a process with a control socket, owned by the thread that runs the test."""
 
-    sharing: Sharing
+    service: SchedulingService
+    task: VoiceTask
     dialogue: DialogueManager
     socket: Path
 
     @property
-    def work(self) -> LaneLlmScheduler:
-        return self.sharing.work
+    def scheduler(self) -> LaneLlmScheduler:
+        return self.task.scheduler
 
     def ctl(self, *words: str) -> str:
         result = CliRunner().invoke(app, [*words, "--socket", str(self.socket)], env={"COLUMNS": "200"})
@@ -56,12 +57,14 @@ class Car:
         return shown
 
     def chat(self, text: str = QUESTION, turn_id: int = 1) -> str:
-        with self.work.block(bool):
-            return "".join(
-                self.dialogue.chat(
-                    text, "en", turn_id=turn_id, cancelled=lambda: bool(self.work.stopped), sharer=self.work
-                )
-            )
+        with self.scheduler.block(bool):
+            return "".join(self.stream(text, turn_id))
+
+    def stream(self, text: str, turn_id: int) -> Iterator[str]:
+        scheduler = self.scheduler
+        return self.dialogue.chat(
+            text, "en", turn_id=turn_id, cancelled=lambda: bool(scheduler.stopped), scheduler=scheduler
+        )
 
 
 @pytest.fixture(scope="module")
@@ -76,25 +79,25 @@ def car(model_dir: Callable[[str], Path]) -> Iterator[Car]:
     dialogue = DialogueManager.create(lm=model, reply_tokens=40)
     with short_folder() as folder:
         planned = MemoryPlan((kv_arena(4, dialogue.chat_sessions["en"].kv_bytes),), 85.0, 1 << 34)
-        arbitration = open_shared(SharingPlan(config, folder / "o3.sock", memory=planned), "cpu")
-        made = share(arbitration, model)
-        with made.work.block(bool):
-            dialogue.warm_up(made.work)
-        yield Car(made, dialogue, folder / "o3.sock")
-        made.close()
+        service = open_service(SchedulingPlan(config, folder / "o3.sock", memory=planned), "cpu")
+        made = open_voice_task(service, model, lanes=False)
+        with made.scheduler.block(bool):
+            dialogue.warm_up(made.scheduler)
+        yield Car(service, made, dialogue, folder / "o3.sock")
+        service.close()
 
 
 def test_chats_and_choices_are_booked_by_name_and_size(car: Car) -> None:
     status = car.status()
     by_name = {item["session"]: item for item in status["eviction_candidates"]}
     assert set(by_name) == {"chat-en", "chat-zh", "choose"}, "from their warm-up on"
-    assert not car.work.stopped
+    assert not car.scheduler.stopped
     car.chat()
     chooser = car.dialogue.chooser
     assert chooser is not None
     calls = [ToolCall("set_defrost", {"area": area, "on": True}) for area in ("front", "rear")]
-    with car.work.block(bool):
-        choice = chooser.choose("the windows are foggy", calls, sharer=car.work)
+    with car.scheduler.block(bool):
+        choice = chooser.choose("the windows are foggy", calls, scheduler=car.scheduler)
     assert choice is not None
     assert choice.call in calls
     status = car.status()
@@ -131,7 +134,8 @@ def test_an_evicted_session_is_forgotten_by_its_owner_and_says_the_same_again(ca
     assert "evicted" in car.ctl("evict", "chat-en")
     assert session.cached > 0, "nobody but its owner may touch it"
     assert "chat-en" not in {item["session"] for item in car.status()["eviction_candidates"]}
-    car.work.beat()
+    with car.scheduler.block(bool):
+        pass
     assert session.cached == 0
     assert car.chat() == before
     assert "chat-en" in {item["session"] for item in car.status()["eviction_candidates"]}
@@ -140,11 +144,11 @@ def test_an_evicted_session_is_forgotten_by_its_owner_and_says_the_same_again(ca
 def test_a_session_evicted_between_two_steps_of_its_answer_goes_on_with_the_same_words(car: Car) -> None:
     """As when an answer is begun in the trailing silence and goes on after the turn has ended."""
     before = car.chat()
-    with car.work.block(bool):
-        stream = car.dialogue.chat(QUESTION, "en", turn_id=1, sharer=car.work)
+    with car.scheduler.block(bool):
+        stream = car.dialogue.chat(QUESTION, "en", turn_id=1, scheduler=car.scheduler)
         pieces = [next(stream)]
     car.ctl("evict", "chat-en")
-    with car.work.block(bool):
+    with car.scheduler.block(bool):
         assert car.dialogue.chat_sessions["en"].cached == 0
         pieces += stream
     assert "".join(pieces) == before
@@ -153,13 +157,13 @@ def test_a_session_evicted_between_two_steps_of_its_answer_goes_on_with_the_same
 def test_a_session_evicted_while_it_runs_stops_at_a_boundary(car: Car) -> None:
     session = car.dialogue.chat_sessions["en"]
     evictions = car.status()["memory"]["evictions"]
-    with car.work.block(bool):
-        steps = car.work.on(session)
+    with car.scheduler.block(bool):
+        steps = car.scheduler.on(session)
         steps.at_prefill()
         assert "next boundary" in car.ctl("evict", "chat-en")
         assert session.cached > 0
         steps.at_token()
-        assert "evicted" in car.work.stopped
+        assert "evicted" in car.scheduler.stopped
     assert session.cached == 0
     assert car.status()["memory"]["evictions"] == evictions + 1
     assert car.chat()
@@ -172,16 +176,12 @@ def test_the_order_is_carried_out_while_another_thread_answers(car: Car) -> None
     begun, go_on = threading.Event(), threading.Event()
 
     def stage() -> None:
-        with car.work.block(bool):
-            steps = car.work.on(car.dialogue.chat_sessions["en"])
+        with car.scheduler.block(bool):
+            steps = car.scheduler.on(car.dialogue.chat_sessions["en"])
             steps.at_prefill()
             begun.set()
             go_on.wait(LONG_S)
-            said.extend(
-                car.dialogue.chat(
-                    "Tell me a story.", "en", turn_id=2, cancelled=lambda: bool(car.work.stopped), sharer=car.work
-                )
-            )
+            said.extend(car.stream("Tell me a story.", turn_id=2))
 
     thread = threading.Thread(target=stage)
     thread.start()
@@ -199,14 +199,13 @@ def test_prefill_goes_in_the_arms_chunks_and_the_arms_draft_reaches_the_session(
     car: Car, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    original = LaneLlmScheduler.boundary
+    original = LlmLease.at_prefill
 
-    def noted(work: LaneLlmScheduler, session: LmSession, new_tokens: int, ahead: bool) -> None:
-        if new_tokens == 0:
-            seen.append(session.cached)
-        original(work, session, new_tokens, ahead)
+    def noted(lease: LlmLease) -> None:
+        seen.append(lease.session.cached)
+        original(lease)
 
-    monkeypatch.setattr(LaneLlmScheduler, "boundary", noted)
+    monkeypatch.setattr(LlmLease, "at_prefill", noted)
     session = car.dialogue.chat_sessions["en"]
     session.forget()
     car.chat()
@@ -215,7 +214,7 @@ def test_prefill_goes_in_the_arms_chunks_and_the_arms_draft_reaches_the_session(
     assert session.draft_tokens == DRAFT
 
 
-class Shrinking(Unshared):
+class Shrinking(UnscheduledLlm):
     """Allows shorter chunks after the second, as an arbiter does for a request that gave its lane back."""
 
     def __init__(self) -> None:
@@ -238,7 +237,7 @@ def test_a_chunk_that_changes_midway_acts_at_once(car: Car, monkeypatch: pytest.
             seen.append(session.cached)
             super().at_prefill()
 
-    steps: Steps = Seen()
+    steps: LlmSteps = Seen()
     session.forget()
     fill(session, tokens, steps)
     assert session.cached == len(tokens)
@@ -252,17 +251,17 @@ def test_tokens_that_were_drafted_and_accepted_count(car: Car) -> None:
     assert car.dialogue.lm is not None
     session = car.dialogue.chat_sessions["zh"]
     tokens = car.dialogue.lm.tokenizer.encode("red, green, blue, " * 6)
-    counted = car.sharing.arbitration.dispatcher.arbiter
-    with car.work.block(bool):
-        steps = car.work.on(session)
+    counted = car.service.dispatcher.arbiter
+    with car.scheduler.block(bool):
+        steps = car.scheduler.on(session)
         fill(session, tokens, steps)
         accepted = session.accepted
         made = sum(1 for _ in session.generate(max_new_tokens=24, at_boundary=steps.at_token))
         steps.at_token()
         request = counted.running[counted.task_index[DIALOGUE]]
-        assert car.work._lease is not None
+        assert car.scheduler._held is not None
         assert request is not None
-        reported = request.tokens + car.work._lease.take_pending()
+        reported = request.tokens + car.scheduler._held.take_pending()
     assert session.accepted > accepted
     assert made - 1 <= reported <= made + 1
 
@@ -298,15 +297,15 @@ def test_two_sessions_of_one_name_are_refused(car: Car) -> None:
     twin = car.dialogue.lm.open_session()
     twin.name = "chat-en"
     with pytest.raises(ValueError, match="two sessions"):
-        car.work.on(twin)
+        car.scheduler.on(twin)
 
 
 def test_a_block_that_changes_session_changes_lease(car: Car) -> None:
     english, mandarin = (car.dialogue.chat_sessions[language] for language in ("en", "zh"))
     before = next(task for task in car.status()["tasks"] if task["name"] == DIALOGUE)["finished"]
-    with car.work.block(bool):
-        car.work.on(english).at_prefill()
-        car.work.on(mandarin).at_prefill()
+    with car.scheduler.block(bool):
+        car.scheduler.on(english).at_prefill()
+        car.scheduler.on(mandarin).at_prefill()
         running = {item["session"] for item in car.status()["eviction_candidates"] if item["running"]}
         assert running == {"chat-zh"}
     after = next(task for task in car.status()["tasks"] if task["name"] == DIALOGUE)["finished"]
@@ -321,11 +320,11 @@ def test_what_is_computed_ahead_of_need_is_in_no_latency(car: Car) -> None:
     car.chat()
     before = task()
     car.dialogue.heard(1, "Because the air scatters blue light.")
-    with car.work.block(bool):
-        assert car.dialogue.prepare(sharer=car.work)
+    with car.scheduler.block(bool):
+        assert car.dialogue.prepare(scheduler=car.scheduler)
     session = car.dialogue.chat_sessions["en"]
     assert session.cached == len(session.tokens)
-    car.sharing.warm_ups.at_start()
+    car.task.warm_ups.at_start()
     assert task() == before
     car.chat("And at night?", turn_id=2)
     assert task()["finished"] == before["finished"] + 1
@@ -336,9 +335,9 @@ def test_a_long_stream_whose_first_token_came_in_time_is_not_late(car: Car, monk
     sla_ms = next(task for task in car.status()["tasks"] if task["name"] == DIALOGUE)["sla_ms"]
     late = next(task for task in car.status()["tasks"] if task["name"] == DIALOGUE)["missed_sla"]
     now_ns = time.monotonic_ns()
-    monkeypatch.setattr(car.sharing.arbitration.dispatcher, "_clock_ns", lambda: now_ns)
-    with car.work.block(bool):
-        steps = car.work.on(session)
+    monkeypatch.setattr(car.service.dispatcher, "_clock_ns", lambda: now_ns)
+    with car.scheduler.block(bool):
+        steps = car.scheduler.on(session)
         steps.at_prefill()
         steps.at_token()
         now_ns += int(sla_ms * 1.3e6)

@@ -14,7 +14,7 @@ from cockpit.profile.memory_plan import plan_of
 from cockpit.runtime import NullSink
 from cockpit.scheduling.measured_memory import Growth, PeaksFile, Stage, lane_peaks
 from cockpit.scheduling.placements import EnginePlacements
-from cockpit.scheduling.voice_task import SharingPlan
+from cockpit.scheduling.service import SchedulingPlan
 from models.engines.placement import CpuPlacement
 from models.errors import ModelMissing
 from models.store.registry import load_registry
@@ -96,12 +96,12 @@ def test_a_start_that_fails_ends_the_engines_before_the_lanes(monkeypatch: pytes
     loaded = load_profile("cpu")
     assert loaded.arbiter is not None
     place = CpuPlacement(1)
-    monkeypatch.setattr(assembling, "open_shared", lambda *_: Opened())
+    monkeypatch.setattr(assembling, "open_service", lambda *_: Opened())
     opened = EnginePlacements(place, place, close=lambda: order.append("engines"))
     monkeypatch.setattr(assembling, "engine_placements", lambda *_: opened)
     monkeypatch.setattr(assembling, "_recogniser", fail)
     monkeypatch.setattr(Store, "built", lambda self, name: Path(name))
     monkeypatch.setattr(assembling, "plan_of", lambda *_: PLAN)
     with pytest.raises(ModelMissing, match="gone"):
-        assemble(loaded.profile, Store.open(), NullSink(), sharing=SharingPlan(loaded.arbiter))
+        assemble(loaded.profile, Store.open(), NullSink(), scheduling=SchedulingPlan(loaded.arbiter))
     assert order == ["engines", "lanes"]

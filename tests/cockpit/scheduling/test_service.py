@@ -16,7 +16,7 @@ from cockpit.cli.o3ctl import app
 from cockpit.device.base import PlacementProbe
 from cockpit.device.cpu import CpuDevice
 from cockpit.profile.load import load_profile
-from cockpit.scheduling.service import open_arbitration
+from cockpit.scheduling.service import SchedulingPlan, open_service
 from models.errors import DeviceUnavailable, StartupError
 
 needs_two = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="profiles/cpu.yaml asks for two cores")
@@ -31,7 +31,7 @@ def config() -> ArbiterConfig:
 
 @needs_two
 def test_the_shipped_cpu_profile_runs_and_answers(config: ArbiterConfig, folder: Path) -> None:
-    made = open_arbitration(config, "cpu", state_dir=folder, socket=folder / "o3.sock")
+    made = open_service(SchedulingPlan(config, folder / "o3.sock", state_dir=folder), "cpu")
     try:
         with (
             made.dispatcher.lease("dialogue_task", session="s1", kv_bytes=1 << 20) as lease,
@@ -55,7 +55,7 @@ def test_a_lane_that_runs_elsewhere_is_a_start_up_error(config: ArbiterConfig, m
     wrong = PlacementProbe("x", (0,), (1,), False, "ran on core 1")
     monkeypatch.setattr(CpuDevice, "verify_placement", lambda _self, _lane: wrong)
     with pytest.raises(StartupError, match="cockpit doctor") as caught:
-        open_arbitration(config, "cpu")
+        open_service(SchedulingPlan(config), "cpu")
     assert caught.value.exit_code == 3
 
 
@@ -66,9 +66,9 @@ def test_one_core_is_refused_with_a_remedy_that_works(config: ArbiterConfig) -> 
     def on_one_core() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         with pytest.raises(DeviceUnavailable) as caught:
-            open_arbitration(config, "cpu")
+            open_service(SchedulingPlan(config), "cpu")
         said.append(str(caught.value))
-        made = open_arbitration(replace(config, clusters={**config.clusters, "cores_b": 0}), "cpu")
+        made = open_service(SchedulingPlan(replace(config, clusters={**config.clusters, "cores_b": 0})), "cpu")
         ran.extend(made.device.lanes)
         made.close()
 
@@ -85,11 +85,6 @@ def test_cuda_where_there_is_none_is_a_start_up_error(config: ArbiterConfig) -> 
     if Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU: what happens without one cannot be seen here")
     with pytest.raises(StartupError) as caught:
-        open_arbitration(
-            ArbiterConfig(
-                config.limits, config.eviction, {"cores_a": 8, "cores_b": 8, "s": 8}, config.tasks, config.policy
-            ),
-            "cuda",
-        )
+        open_service(SchedulingPlan(replace(config, clusters={"cores_a": 8, "cores_b": 8, "s": 8})), "cuda")
     assert isinstance(caught.value, DeviceUnavailable)
     assert caught.value.exit_code == 3

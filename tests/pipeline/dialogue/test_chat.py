@@ -10,7 +10,7 @@ import pytest
 
 from models.engines.llm.causal_lm import CausalLM
 from pipeline.dialogue.chat_guard import TalkFilter
-from pipeline.dialogue.llm_steps import Unshared
+from pipeline.dialogue.llm_steps import UnscheduledLlm
 from pipeline.dialogue.manager import KEPT_EXCHANGES, DialogueManager
 from pipeline.frames import Language
 
@@ -122,11 +122,11 @@ def test_prepare_is_quicker_for_the_next_talk_and_free_when_nothing_changed(fres
     assert statistics.median(ttft[True]) < 0.8 * statistics.median(ttft[False]), ttft
     assert fresh.prepare()
 
-    class Nobody(Unshared):
+    class Nobody(UnscheduledLlm):
         def at_prefill(self) -> None:
             raise AssertionError("what is ready takes no step")
 
-    assert fresh.prepare(sharer=Nobody())
+    assert fresh.prepare(scheduler=Nobody())
 
 
 def test_prepare_can_be_cancelled_and_goes_on_later(fresh: DialogueManager) -> None:
