@@ -1,16 +1,25 @@
 # Two commands matter: `make demo` and `make test`.
-PYTHON ?= python3
+# PYTHON=... chooses the interpreter; without, the first supported one of python3, python3.13, python3.12, python3.11.
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 DEMO := en01 en05 en12 en15 en18 en17 zh01 zh03 zh13 zh15 zh16
+RUN_PYTHON := $(or $(PYTHON),python3)
 
-.PHONY: demo test lint docs bench gpu-check gpu-bench clean
+# Prints the version and fails where it is not supported or cannot make environments.
+SUPPORTED := import sys; print("%d.%d.%d" % sys.version_info[:3]); import venv, ensurepip; \
+  sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+
+.PHONY: demo test lint docs bench gpu-check gpu-bench lock clean distclean
+
+# An environment that is broken (its Python is gone, too old, or lost its pip) is made anew, and everything in it.
+ifneq ($(shell $(BIN)/python -c 'import pip; $(SUPPORTED)' >/dev/null 2>&1 && echo sound),sound)
+.PHONY: $(VENV)/bin/python $(VENV)/.demo $(VENV)/.test $(VENV)/.bench
+endif
 
 demo: $(VENV)/.demo ## fetch, build, and play recorded commands through the whole chain
 	@echo "== weights: fetched once (about 1 GB, sha256-checked), built once; both are kept in the model cache"
-	@$(BIN)/cockpit models fetch
-	@$(BIN)/cockpit models build
+	@$(BIN)/cockpit models fetch --build
 	@echo "== $(words $(DEMO)) recorded commands at the speed they were spoken; replies go to out/demo"
 	@$(BIN)/cockpit say $(DEMO:%=hil/audio/%.wav) --out out/demo --trace out/demo/trace.json
 
@@ -22,14 +31,14 @@ bench: $(VENV)/.bench ## the benchmarks that need no GPU, beside their peers (ab
 	  echo "== $$name"; $(BIN)/python -m benchmarks $$name || exit 1; done
 
 gpu-check: ## on a machine with an NVIDIA GPU: lanes, gate and kernels; says pass or fail
-	$(PYTHON) -m benchmarks gpu_check
+	$(RUN_PYTHON) -m benchmarks gpu_check
 
 gpu-bench: ## on a machine with an NVIDIA GPU and built models: engines, whole turns, isolation, the ONNX Runtime peer
 	@mkdir -p out/gpu
-	$(PYTHON) -m benchmarks gpu_engine --out out/gpu/engine.json
-	$(PYTHON) -m benchmarks gpu_turn --compare-cpu --out out/gpu/turn.json
-	$(PYTHON) -m benchmarks isolation_engine --device cuda --out out/gpu/isolation-engine.json
-	$(PYTHON) -m benchmarks gpu_ort --out out/gpu/ort.json
+	$(RUN_PYTHON) -m benchmarks gpu_engine --out out/gpu/engine.json
+	$(RUN_PYTHON) -m benchmarks gpu_turn --compare-cpu --out out/gpu/turn.json
+	$(RUN_PYTHON) -m benchmarks isolation_engine --device cuda --out out/gpu/isolation-engine.json
+	$(RUN_PYTHON) -m benchmarks gpu_ort --out out/gpu/ort.json
 
 lint: $(VENV)/.test ## style and types
 	$(BIN)/ruff check .
@@ -39,9 +48,24 @@ lint: $(VENV)/.test ## style and types
 docs: $(VENV)/.test ## pictures and tables of the docs, man pages and shell completion, made from the code again
 	$(BIN)/python -m docs.generate
 
+lock: $(VENV)/bin/python ## requirements.lock: every package of a head unit with its hashes (docs: README, "On a head unit")
+	@$(PIP) install 'uv>=0.9'
+	@index=$$($(BIN)/pip config get global.index-url 2>/dev/null); \
+	  $${index:+env UV_DEFAULT_INDEX="$$index"} $(BIN)/uv pip compile pyproject.toml --quiet --upgrade \
+	  --extra cpu --extra audio --extra vss --extra wake --universal --python-version 3.11 --generate-hashes \
+	  --custom-compile-command 'make lock' --output-file requirements.lock
+	@echo "== wrote requirements.lock: $$(grep -c '^[a-z].*==' requirements.lock) packages"
+
 $(VENV)/bin/python:
-	@echo "== making $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
+	@if [ -e $(VENV) ] && [ ! -e $(VENV)/pyvenv.cfg ] && [ -n "$$(ls -A $(VENV) 2>/dev/null)" ]; then \
+	  echo "$(VENV) is no virtual environment and is not touched; name another one: make VENV=DIR" >&2; exit 1; fi; \
+	seen=; for python in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	  if version=$$($$python -c '$(SUPPORTED)' 2>/dev/null); then \
+	    echo "== making $(VENV) with $$python ($$version)"; rm -rf $(VENV); exec $$python -m venv $(VENV); fi; \
+	  seen="$$seen, $$python is $${version:-not here}"; done; \
+	echo "Cockpit needs Python 3.11, 3.12 or 3.13 with venv; found:$${seen#,}." >&2; \
+	echo "Install one (such as: apt-get install python3.11 python3.11-venv), or say where it is: make PYTHON=/path/to/python3.12" >&2; \
+	exit 1
 
 $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
 	@echo "== installing Cockpit and its build tools into $(VENV)"
@@ -58,5 +82,9 @@ $(VENV)/.bench: $(VENV)/.test
 	@$(PIP) install -e '.[cpu,build,bench]'
 	@touch $@
 
-clean:
-	rm -rf out .mypy_cache .ruff_cache .pytest_cache
+clean: ## what was made here, but for the environment and the models
+	rm -rf out build dist .mypy_cache .ruff_cache .pytest_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## the environment too; models stay in the cache (~/.cache/cockpit)
+	rm -rf $(VENV)

@@ -24,11 +24,12 @@ from tests.support.paths import ROOT
 HOOK = """
 import os, socket, sys
 log = os.open(os.environ["PRIVACY_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+OPENS_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 WRITES = {"os.mkdir", "os.rename", "os.remove", "os.link", "os.symlink"}
 def hook(event, arguments):
     if event == "socket.__new__" and arguments[1] != socket.AF_UNIX or event.startswith("socket.getaddrinfo"):
         os.write(log, f"network {event} {arguments!r}\\n".encode())
-    elif event == "open" and not isinstance(arguments[0], int) and (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+    elif event == "open" and not isinstance(arguments[0], int) and (arguments[2] or 0) & OPENS_TO_WRITE:
         os.write(log, f"write {arguments[0]}\\n".encode())
     elif event in WRITES:
         os.write(log, f"write {arguments[0]}\\n".encode())
