@@ -1,61 +1,62 @@
-"""The one-way imports of the house, and what may not be imported where."""
+"""The one-way imports of the house, what may not be imported where, and how full a folder may be."""
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-LAYERS = {"models": 0, "pipeline": 1, "cockpit": 2, "hil": 3}
+from tests.support.paths import ROOT
+from tests.support.source_code import imported, sources, tops
+
+LAYERS = {"models": 0, "pipeline": 1, "cockpit": 2, "hil": 3, "benchmarks": 4, "docs": 4, "tests": 5}
+PRODUCT = ("models", "pipeline", "cockpit", "hil")
 PURE = {"numpy", "cuda", "onnxruntime", "time"}
 """The arbiter decides and never computes: no arrays, no device, no clock."""
-
-
-def imported(path: Path) -> set[str]:
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names.add(node.module)
-    return names
-
-
-def sources(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
+MODULES_PER_FOLDER = 16
+CROWDED = {"models/build": 18}
+"""What a built model was made by is known by the names in this folder: moving one means rebuilding all."""
+ONLY_TESTS = {"tests", "tests/data", "tests/docs", "tests/support", "tests/support/fake_device"}
 
 
 @pytest.mark.parametrize("package", list(LAYERS))
 def test_imports_run_one_way(package: str) -> None:
-    files = sources(package)
-    assert files
-    for path in files:
-        for name in imported(path):
-            top = name.split(".")[0]
-            if top in LAYERS:
-                assert LAYERS[top] <= LAYERS[package], f"{path.relative_to(ROOT)} imports {name}"
+    for path in sources(package):
+        above = {top for top in tops(path) & set(LAYERS) if top != package and LAYERS[top] >= LAYERS[package]}
+        assert not above, f"{path.relative_to(ROOT)} imports {above}"
+
+
+def test_nothing_imports_a_test() -> None:
+    """What two tests need stands in tests/support."""
+    for path in sources("tests"):
+        wrong = {name for name in imported(path) if name.startswith("tests.") and not name.startswith("tests.support")}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
 
 
 def test_no_torch_or_transformers_at_run_time() -> None:
-    for package in LAYERS:
-        for path in sources(package):
-            if path.is_relative_to(ROOT / "models" / "build"):
-                continue
-            tops = {name.split(".")[0] for name in imported(path)}
-            assert not tops & {"torch", "transformers", "mobius"}, path
+    for path in (path for package in PRODUCT for path in sources(package)):
+        if not path.is_relative_to(ROOT / "models" / "build"):
+            assert not tops(path) & {"torch", "transformers", "mobius"}, path
 
 
 def test_only_the_device_folder_knows_cuda() -> None:
-    for package in ("models", "pipeline", "cockpit"):
-        for path in sources(package):
-            if path.is_relative_to(ROOT / "cockpit" / "device"):
-                continue
-            assert "cuda" not in {name.split(".")[0] for name in imported(path)}, path
+    for path in (path for package in PRODUCT for path in sources(package)):
+        if not path.is_relative_to(ROOT / "cockpit" / "device"):
+            assert "cuda" not in tops(path), path
 
 
 def test_arbiter_is_pure() -> None:
     for path in sources("cockpit/arbiter"):
-        tops = {name.split(".")[0] for name in imported(path)}
-        assert not tops & PURE, f"{path.relative_to(ROOT)} imports {tops & PURE}"
+        assert not tops(path) & PURE, f"{path.relative_to(ROOT)} imports {tops(path) & PURE}"
+
+
+def test_no_folder_is_crowded() -> None:
+    for folder in {path.parent for package in LAYERS for path in sources(package)}:
+        name = folder.relative_to(ROOT).as_posix()
+        modules = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+        assert len(modules) <= CROWDED.get(name, MODULES_PER_FOLDER), f"{name}: give one subject a folder: {modules}"
+
+
+def test_tests_mirror_the_packages() -> None:
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in sources("tests")} - ONLY_TESTS
+    assert len(folders) > 10
+    gone = {folder for folder in folders if not (ROOT / folder.removeprefix("tests/")).is_dir()}
+    assert not gone, f"these packages are not there: {gone}"

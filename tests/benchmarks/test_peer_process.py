@@ -16,7 +16,7 @@ from benchmarks.peers import process
 from benchmarks.peers.process import Peer, PeerFailed, PeerProcess
 from benchmarks.peers.sequential import SequentialPeer
 from benchmarks.quality import asr, tts
-from tests.benchmarks import fake_peers
+from tests.support import fake_peers
 
 SHORT_S = 3.0
 

@@ -11,7 +11,7 @@ import pytest
 
 from cockpit.own_packages import CANNOT_START, PACKAGES
 from models.errors import StartupError
-from tests.test_house import imported, sources
+from tests.support.source_code import imported, sources
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = "import sys; sys.argv[0] = {program!r}\nfrom cockpit.__main__ import main\n"

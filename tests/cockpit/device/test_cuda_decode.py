@@ -136,11 +136,14 @@ def struct_bytes(source: str, name: str) -> int:
 def test_residual_never_reads_what_it_writes() -> None:
     launcher = FakeLauncher()
     session(launcher).open()
+    looked: set[str] = set()
     for kernel, _, _, arguments, _, _ in launcher.launches:
         if kernel in ("qkv", "gate_up", "lm_head"):
             x_in, delta, w_post, _, x_out = struct.unpack_from("5Q", arguments[1])
             assert x_in != x_out
             assert (x_in == 0) == (delta == 0) == (w_post == 0)
+            looked.add(kernel)
+    assert looked == {"qkv", "gate_up", "lm_head"}
 
 
 def test_gates_stand_at_every_boundary_and_what_follows_them_waits() -> None:
