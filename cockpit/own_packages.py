@@ -42,8 +42,7 @@ def _refuse(name: str, found: str | None, home: Path) -> NoReturn:
     else:
         message = (
             f"{found} hides Cockpit's own package {name!r} ({home / name}); rename it, start from another folder, "
-            "take its folder off PYTHONPATH, or install Cockpit in an environment of its own: "
-            "pipx install 'cockpit-voice[cpu]'"
+            "take its folder off PYTHONPATH, or install Cockpit in an environment of its own (pipx, uv tool or a venv)"
         )
     program = Path(sys.argv[0]).name if getattr(sys, "argv", None) else ""
     if program in PROGRAMS:

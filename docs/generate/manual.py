@@ -30,7 +30,7 @@ ENVIRONMENT = {
         ("COCKPIT_WEIGHTS", "A folder to look in for weights before any download."),
         ("HF_ENDPOINT", "Mirror of Hugging Face to fetch weights from; https://huggingface.co when unset."),
     ),
-    "o3ctl": (),
+    "o3ctl": (("O3CTL_SOCKET", "The control socket to ask, when --socket is not given."),),
 }
 SEE_ALSO = {"cockpit": "o3ctl", "o3ctl": "cockpit"}
 
