@@ -178,12 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps({**worst, "engines": engines}))
         return 0
-    from rich.console import Console
-    from rich.table import Table
-
-    columns = list(next(iter(engines.values())))
-    table = Table("engine", *(name.replace("_", " ") for name in columns), title="warm-up, fresh processes")
-    for name, result in engines.items():
-        table.add_row(name, *(f"{result[column]:.2f}" for column in columns))
-    Console().print(table)
+    print(f"warm-up, fresh processes{'':6}{''.join(f'{name:>12}' for name in engines)}")
+    for figure in next(iter(engines.values())):
+        print(f"{figure.replace('_', ' '):30}{''.join(f'{result[figure]:12.2f}' for result in engines.values())}")
     return 0
