@@ -55,36 +55,32 @@ class BuildProgress(Protocol):
 
 
 @contextmanager
-def bars(*, quiet: bool, total_bytes: int) -> Iterator[DownloadProgress]:
-    """Downloads of `total_bytes` in all."""
-    if quiet or not sys.stderr.isatty():
+def bars(*, quiet: bool, total_bytes: int, terminal: Console | None = None) -> Iterator[DownloadProgress]:
+    """Downloads of `total_bytes` in all. terminal: None: stderr, if it is one."""
+    if quiet or (terminal is None and not sys.stderr.isatty()):
         yield _Quiet() if quiet else _FileLines(total_bytes)
         return
     numbers = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(compact=True))
-    with _rich(*numbers) as rich:
+    with _rich(terminal, *numbers) as rich:
         yield _FileBars(rich, total_bytes)
 
 
 @contextmanager
-def steps(*, quiet: bool, total: int) -> Iterator[BuildProgress]:
-    """Builds of `total` models in all."""
-    if quiet or not sys.stderr.isatty():
+def steps(*, quiet: bool, total: int, terminal: Console | None = None) -> Iterator[BuildProgress]:
+    """Builds of `total` models in all. terminal: None: stderr, if it is one."""
+    if quiet or (terminal is None and not sys.stderr.isatty()):
         yield _Quiet() if quiet else _StepLines()
         return
-    with _rich(TextColumn("{task.percentage:>3.0f}%", table_column=_whole()), MofNCompleteColumn()) as rich:
+    with _rich(terminal, TextColumn("{task.percentage:>3.0f}%"), MofNCompleteColumn()) as rich:
         yield _StepBar(rich, total)
 
 
-def _whole() -> Column:
-    return Column(no_wrap=True)
-
-
-def _rich(*numbers: ProgressColumn, console: Console | None = None) -> RichBars:
+def _rich(terminal: Console | None, *numbers: ProgressColumn) -> RichBars:
     """Name, bar and `numbers`, over the width of the terminal. The name takes what is left and is cut first."""
     name = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
     for column in numbers:
         column._table_column = Column(no_wrap=True, min_width=1)
-    return RichBars(name, BarColumn(BAR_COLUMNS), *numbers, console=console or Console(stderr=True), expand=True)
+    return RichBars(name, BarColumn(BAR_COLUMNS), *numbers, console=terminal or Console(stderr=True), expand=True)
 
 
 class _FileBars:
