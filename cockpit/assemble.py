@@ -11,6 +11,7 @@ from typing import TypeVar
 from cockpit.arbiter.config import PolicyBounds
 from cockpit.arbiter.lanes import plan_lanes
 from cockpit.profile.memory_plan import KV_SESSIONS, device_memory_bytes, plan_of
+from cockpit.profile.runnable import require_runnable
 from cockpit.profile.sections import Profile
 from cockpit.runtime import Parts, Sink
 from cockpit.scheduling.measured_memory import Growth, PeaksFile, lane_peaks
@@ -26,7 +27,6 @@ from models.engines.tts.piper import PiperVoice
 from models.engines.vad.silero import SileroVad
 from models.engines.vad.webrtc_gate import WebRtcGate
 from models.engines.whisper.engine import WhisperEngine
-from models.errors import ConfigError
 from models.store.store import Store
 from pipeline.asr import AsrStage
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler
@@ -88,19 +88,19 @@ def assemble(
 ) -> Assembly:
     """Load and warm up everything `profile` names; with `scheduling` the language model runs under the arbiter.
 
-    Raises ModelUnusable naming the command, DeviceUnavailable for a device that is not there,
-    ConfigError for tasks without a dialogue and for what does not fit the device's memory.
+    Raises what `require_runnable` finds (ModelUnusable naming the command, ConfigError for what does not fit the
+    device), DeviceUnavailable for a device that is not there.
     """
-    _refuse_what_is_not_built(profile)
-    folders = store.built_all(profile.models)
     config = None
     if scheduling is not None:
         config = scheduling.config
         check_voice_task(config)
     total_bytes = device_memory_bytes(profile.device)
     file = _peaks_file(profile, scheduling, total_bytes)
-    memory = plan_of(profile, config, store, total_bytes, None if file is None else file.peaks())
-    memory.check()
+    peaks = None if file is None else file.peaks()
+    require_runnable(profile, config, store, peaks)
+    folders = store.built_all(profile.models)
+    memory = plan_of(profile, config, store, total_bytes, peaks)
     service, placements = None, None
     try:
         if scheduling is not None:
@@ -211,22 +211,14 @@ def _voices(profile: Profile, folders: dict[str, Path], espeak: EspeakWorker, pl
     chosen: tuple[tuple[Language, str], ...] = (("en", profile.tts.en_voice), ("zh", profile.tts.zh_voice))
     for language, name in chosen:
         if name == ESPEAK:
-            voices[language] = EspeakVoice(espeak, ESPEAK_VOICES[language])
+            voices[language] = EspeakVoice(espeak, ESPEAK_VOICES[language], profile.tts.speed)
         else:
-            voices[language] = PiperVoice.load(folders[name], placement=placements.tts, phonemizer=espeak)
+            voices[language] = PiperVoice.load(
+                folders[name], placement=placements.tts, phonemizer=espeak, speed=profile.tts.speed
+            )
     stage = TtsStage(voices)
     stage.warm_up()
     return stage
-
-
-def _refuse_what_is_not_built(profile: Profile) -> None:
-    """A key that is accepted and then ignored would be a silent default."""
-    if profile.tts.speed != 1.0:
-        raise ConfigError("tts.speed: the voices speak at their own rate only so far; leave it at 1.0")
-    if profile.privacy.store_audio or profile.privacy.store_transcripts:
-        raise ConfigError(
-            "privacy: storing audio or transcripts is not built; set store_audio and store_transcripts false"
-        )
 
 
 def _vehicle(profile: Profile) -> SignalBackend:
@@ -234,5 +226,5 @@ def _vehicle(profile: Profile) -> SignalBackend:
         from pipeline.vehicle.kuksa import KuksaTree
 
         assert profile.vehicle.socket is not None
-        return KuksaTree.connect(profile.vehicle.socket)
+        return KuksaTree.connect(profile.vehicle.socket, token_file=profile.vehicle.token_file)
     return EmbeddedTree()

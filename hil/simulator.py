@@ -12,9 +12,10 @@ from random import Random
 from typing import Any, Final
 
 from cockpit.arbiter.arbiter import Arbiter
-from cockpit.arbiter.config import ArbiterConfig, parse
+from cockpit.arbiter.config import ArbiterConfig
 from cockpit.arbiter.policy import Arm
 from cockpit.arbiter.requests import RUNNING, LatencyHistogram, Request
+from cockpit.profile.orchestration import parse
 
 MS: Final = 1_000_000
 NAVIGATION: Final = 0

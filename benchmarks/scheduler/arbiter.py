@@ -20,9 +20,9 @@ from typing import Any
 
 from benchmarks.harness.report import command_line
 from cockpit.arbiter.arbiter import Arbiter
-from cockpit.arbiter.config import parse
 from cockpit.arbiter.requests import RUNNING, LatencyHistogram
 from cockpit.device.base import YieldGate
+from cockpit.profile.orchestration import parse
 
 PROFILE: dict[str, Any] = {
     "global_limits": {"max_gpu_memory_percent": 85, "min_token_per_second": 120},

@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.harness.report import command_line
 from cockpit.arbiter.arbiter import Arbiter
 from cockpit.arbiter.budget import kv_bytes
-from cockpit.arbiter.config import parse
 from cockpit.device.base import LaneSpec, open_device
+from cockpit.profile.orchestration import parse
 from cockpit.scheduling.dispatcher import Dispatcher, Refused
 from hil.simulator import DIALOGUE, HBM, LOADS, NAVIGATION, SOC, Simulator, config_of
 from models.engines.llm.causal_lm import CausalLM

@@ -1,4 +1,4 @@
-"""What `cockpit doctor` looks at. Each check says what it found and, where something is missing, what mends it."""
+"""What `cockpit doctor` looks at beyond the profile itself: the machine, its packages, audio, and where lanes run."""
 
 from __future__ import annotations
 
@@ -9,30 +9,18 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from cockpit.arbiter.config import ArbiterConfig
 from cockpit.arbiter.lanes import plan_lanes
 from cockpit.device.base import LaneSpec, open_device
 from cockpit.profile.load import LoadedProfile
-from cockpit.profile.sections import Profile
-from models.errors import ConfigError, ModelUnusable, StartupError
+from cockpit.profile.runnable import DISTRIBUTION, Finding, findings
+from cockpit.scheduling.measured_memory import measured_peaks
+from models.errors import ConfigError, StartupError
 from models.store.store import Store
 
-DISTRIBUTION = "cockpit-voice"
 MIN_FREE_BYTES = 5_000_000_000
 """Room for the default weights and everything built from them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """`status`: "ok"; "note" (fine, worth knowing); "missing" (Cockpit cannot run this profile until it is mended)."""
-
-    name: str
-    status: Literal["ok", "note", "missing"]
-    detail: str
-    remedy: str = ""
 
 
 def all_findings(loaded: LoadedProfile, store: Store) -> Iterator[Finding]:
@@ -40,12 +28,10 @@ def all_findings(loaded: LoadedProfile, store: Store) -> Iterator[Finding]:
     profile = loaded.profile
     yield python_version()
     yield from packages()
-    yield onnxruntime(profile.device)
     yield cores()
     yield disk(store)
-    yield from models(profile, store)
     yield from audio()
-    yield from gpu(required=profile.device == "cuda")
+    yield from findings(profile, loaded.arbiter, store, measured_peaks(profile, loaded.arbiter, store))
     if loaded.arbiter is not None:
         yield from lanes(profile.device, loaded.arbiter)
 
@@ -81,24 +67,6 @@ def packages() -> Iterator[Finding]:
         yield Finding("packages", "ok", f"{found} run-time dependencies installed")
 
 
-def onnxruntime(device: str) -> Finding:
-    """ONNX Runtime is there and offers what the profile's device needs."""
-    wanted, extra = ("CUDAExecutionProvider", "gpu") if device == "cuda" else ("CPUExecutionProvider", "cpu")
-    remedy = f'pip install "{DISTRIBUTION}[{extra}]"'
-    try:
-        import onnxruntime as ort
-    except ImportError as error:
-        return Finding("onnxruntime", "missing", str(error), remedy)
-    providers = ort.get_available_providers()
-    detail = f"{ort.__version__}: {', '.join(providers)}"
-    if wanted not in providers:
-        # Both packages own the same import name: the one that is here must go first.
-        return Finding(
-            "onnxruntime", "missing", f"{detail}; {wanted} is absent", f"pip uninstall -y onnxruntime && {remedy}"
-        )
-    return Finding("onnxruntime", "ok", detail)
-
-
 def cores() -> Finding:
     """Cores this process may use."""
     usable = len(os.sched_getaffinity(0))
@@ -121,17 +89,6 @@ def disk(store: Store) -> Finding:
             "disk", "note", f"{detail}; fetching and building takes up to {MIN_FREE_BYTES / 1e9:.0f} GB", remedy
         )
     return Finding("disk", "ok", detail)
-
-
-def models(profile: Profile, store: Store) -> Iterator[Finding]:
-    """The models that the profile loads."""
-    for name in profile.models:
-        try:
-            yield Finding(f"model {name}", "ok", str(store.built(name)))
-        except ModelUnusable as error:
-            yield Finding(f"model {name}", "missing", str(error).partition("; run:")[0], store.remedy(name))
-        except StartupError as error:
-            yield Finding(f"model {name}", "missing", str(error))
 
 
 def audio() -> Iterator[Finding]:
@@ -157,31 +114,6 @@ def audio() -> Iterator[Finding]:
             yield Finding(label, "ok", ", ".join(names))
         else:
             yield Finding(label, "note", f"none found; {why}", "connect one and check: python -m sounddevice")
-
-
-def gpu(*, required: bool) -> Iterator[Finding]:
-    """NVIDIA GPUs as NVML reports them."""
-    absent: Literal["missing", "note"] = "missing" if required else "note"
-    remedy = "install the NVIDIA driver, or choose a profile with device: cpu" if required else ""
-    try:
-        import pynvml
-    except ImportError:
-        yield Finding("gpu", absent, "nvidia-ml-py is not installed, so no GPU can be seen", "pip install nvidia-ml-py")
-        return
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        yield Finding("gpu", absent, f"no NVIDIA GPU here ({error})", remedy)
-        return
-    try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-            name = pynvml.nvmlDeviceGetName(handle)
-            yield Finding(f"gpu {index}", "ok", f"{name}, {total / 2**30:.0f} GiB, driver {driver}")
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def lanes(kind: str, config: ArbiterConfig) -> Iterator[Finding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -27,7 +26,7 @@ def doctor(
     findings = list(all_findings(load_profile(profile), Store.open()))
     missing = [finding for finding in findings if finding.status == "missing"]
     if json:
-        print_json({"ok": not missing, "profile": profile, "findings": [asdict(finding) for finding in findings]})
+        print_json({"ok": not missing, "profile": profile, "findings": [found.as_json() for found in findings]})
     else:
         for finding in findings:
             print(f"{_MARKS[finding.status]}  {finding.name:<34} {finding.detail}")

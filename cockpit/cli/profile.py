@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from cockpit.arbiter.config import Facts
 from cockpit.cli.output import JsonFlag, print_json, print_table
 from cockpit.cli.values import profile_values
+from cockpit.profile.base import dotted
 from cockpit.profile.explain import Explanation, explain
-from cockpit.profile.load import LoadedProfile, dotted, load_profile
+from cockpit.profile.load import LoadedProfile, load_profile
 from cockpit.profile.memory_budget import MIB, MemoryPlan
 from cockpit.profile.memory_plan import (
     LatencyEstimate,
-    device_memory_bytes,
     estimate_latency,
     plan_memory,
     restart_reason,
 )
+from cockpit.profile.runnable import Finding, findings
+from cockpit.scheduling.measured_memory import measured_peaks
 from models.errors import ConfigError, InputError
-from models.store.registry import load_registry
 from models.store.store import Store
 
 app = typer.Typer(help="Check, show and compare profiles.", no_args_is_help=True, rich_markup_mode=None)
@@ -39,7 +38,10 @@ Name = Annotated[
 
 @app.command()
 def check(name: Name, json: JsonFlag = False) -> None:
-    """Check a profile and everything it extends. Prints every fault as file:line:column; exit code 2 on any."""
+    """Check a profile, everything it extends, and whether it can start here. Prints every fault, with its place.
+
+    Exit code 2: the profile is wrong. 3: it is right, but something is missing on this machine.
+    """
     try:
         loaded = load_profile(name)
     except ConfigError as error:
@@ -47,21 +49,26 @@ def check(name: Name, json: JsonFlag = False) -> None:
         if json:
             print_json({"ok": False, "faults": faults, "warnings": []})
         else:
-            sys.stderr.write("\n".join(faults) + f"\n{len(faults)} faults\n")
+            sys.stderr.write("\n".join(faults) + f"\n{_count(faults)}\n")
         raise typer.Exit(error.exit_code) from error
-    warnings = [str(warning) for warning in loaded.warnings]
+    warnings, missing = [str(warning) for warning in loaded.warnings], _missing(loaded, Store.open())
     if json:
-        print_json({"ok": True, "files": loaded.files, "faults": [], "warnings": warnings})
-        return
-    for warning in warnings:
-        sys.stderr.write(f"warning: {warning}\n")
-    print(f"{loaded.files[0]}: good ({' <- '.join(path.name for path in loaded.files)})")
+        faults = [_placed(loaded, found) for found in missing]
+        print_json({"ok": not missing, "files": loaded.files, "faults": faults, "warnings": warnings})
+    else:
+        for warning in warnings:
+            sys.stderr.write(f"warning: {warning}\n")
+        if not missing:
+            print(f"{loaded.files[0]}: good ({' <- '.join(path.name for path in loaded.files)})")
+        _print_missing(loaded, missing)
+    if missing:
+        raise typer.Exit(missing[0].error.exit_code)
 
 
 @app.command()
 def show(
     name: Name,
-    key: Annotated[str | None, typer.Option("--explain", metavar="KEY", help="One key, e.g. endpoint.reopen.")] = None,
+    key: Annotated[str | None, typer.Option("--explain", metavar="KEY", help="A key or section, such as tts.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """Show the effective values of a profile, each with the place that set it; or explain one key."""
@@ -113,41 +120,58 @@ def apply(
             f"a running Cockpit does not take a new profile yet: check it with --dry-run, then restart Cockpit with "
             f"--profile {name}"
         )
-    loaded = _here(name)
+    loaded, store = load_profile(name), Store.open()
     in_use = against or ("cpu" if loaded.profile.device == "cpu" else "h200")
-    memory = plan_memory(loaded, Store.open())
+    memory = plan_memory(loaded, store, measured_peaks(loaded.profile, loaded.arbiter, store))
+    missing = _missing(loaded, store)
     latency = estimate_latency(loaded.profile)
     changes = differences(loaded, load_profile(in_use))
     if json:
-        print_json(_plan_json(loaded, memory, latency, in_use, changes))
+        print_json(_plan_json(loaded, memory, latency, in_use, changes, missing))
     else:
         _print_plan(loaded, memory, latency, in_use, changes)
-    if not memory.fits:
-        raise typer.Exit(ConfigError.exit_code)
+        _print_missing(loaded, missing)
+    if missing:
+        raise typer.Exit(missing[0].error.exit_code)
 
 
-def _here(name: str) -> LoadedProfile:
-    """The profile checked against what this machine has. Raises ConfigError."""
-    device = load_profile(name).profile.device
-    total = device_memory_bytes(device)
-    facts = Facts(
-        device=device,
-        units=len(os.sched_getaffinity(0)) if device == "cpu" else None,
-        memory_total_mb=None if total is None else total >> 20,
-        models=load_registry().names,
-    )
-    return load_profile(name, facts=facts)
+def _missing(loaded: LoadedProfile, store: Store) -> list[Finding]:
+    """What keeps the profile from starting here."""
+    peaks = measured_peaks(loaded.profile, loaded.arbiter, store)
+    return [found for found in findings(loaded.profile, loaded.arbiter, store, peaks) if found.status == "missing"]
+
+
+def _placed(loaded: LoadedProfile, found: Finding) -> str:
+    """A finding with the place of the key that asks for it."""
+    place = loaded.place(found.key) if found.key else None
+    return f"{place}: {found}" if place else str(found)
+
+
+def _print_missing(loaded: LoadedProfile, missing: list[Finding]) -> None:
+    for found in missing:
+        sys.stderr.write(_placed(loaded, found) + "\n")
+    if missing:
+        sys.stderr.write(f"cannot start here: {len(missing)} missing\n")
+
+
+def _count(faults: Sequence[object]) -> str:
+    return "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
 
 
 Change = tuple[str, Any, str, Any, str]
 
 
 def _plan_json(
-    loaded: LoadedProfile, memory: MemoryPlan, latency: LatencyEstimate, in_use: str, changes: list[Change]
+    loaded: LoadedProfile,
+    memory: MemoryPlan,
+    latency: LatencyEstimate,
+    in_use: str,
+    changes: list[Change],
+    missing: list[Finding],
 ) -> dict[str, Any]:
     return {
-        "ok": memory.fits,
-        "refused": None if memory.fits else memory.refusal,
+        "ok": not missing,
+        "refused": "\n".join(_placed(loaded, found) for found in missing) or None,
         "files": loaded.files,
         "warnings": [str(warning) for warning in loaded.warnings],
         "memory": {
@@ -173,15 +197,13 @@ def _print_plan(
     rows = [(line.name, f"{line.count_bytes / MIB:.0f} MiB", line.note) for line in memory.lines]
     total = ("sum", f"{memory.sum_bytes / MIB:.0f} MiB", f"limit {memory.limit_text}")
     print_table(("memory", "size", "from"), [*rows, total])
-    print(f"\nlatency, end of speech to first sound ({latency.source})")
+    print(f"\nlatency of English turns, end of speech to first sound, median ({latency.source})")
     if latency.command_ms is not None and latency.question_ms is not None:
         print(f"  command   about {latency.command_ms:.0f} ms\n  question  about {latency.question_ms:.0f} ms")
     print(f"\nchanges against {in_use}" + ("" if changes else ": none"))
     if changes:
         texts = ((key, _text(other), _text(value), restart_reason(key)) for key, value, _, other, _ in changes)
         print_table(("key", "in use", "new", "needs a restart"), texts)
-    if not memory.fits:
-        sys.stderr.write(f"cockpit: refused: {memory.refusal}\n")
 
 
 def differences(mine: LoadedProfile, theirs: LoadedProfile) -> list[tuple[str, Any, str, Any, str]]:
@@ -209,6 +231,8 @@ def _origin(loaded: LoadedProfile, path: tuple[str, ...]) -> str:
 
 
 def _explained(found: Explanation) -> str:
+    if found.keys:
+        return "\n".join(_section_lines(found, 0))
     rows = {
         "value": _text(found.value),
         "set at": found.origin,
@@ -217,6 +241,23 @@ def _explained(found: Explanation) -> str:
         "effect": found.effect,
     }
     return found.key + "\n" + "\n".join(f"  {label:<8} {text}" for label, text in rows.items() if text)
+
+
+def _section_lines(found: Explanation, depth: int) -> Iterator[str]:
+    """A section as YAML: each key with its value and origin, and below it what it does."""
+    indent = "  " * depth
+    name = found.key.rpartition(".")[2] if depth else found.key
+    about = f"{indent}    {found.effect}" + (f" ({found.allowed})" if found.allowed else "")
+    if found.keys:
+        yield f"{indent}{name}:"
+        if found.effect:
+            yield about
+        for inner in found.keys:
+            yield from _section_lines(inner, depth + 1)
+    else:
+        yield f"{indent + name + ': ' + _text(found.value):<48} # {found.origin}"
+        if found.effect or found.allowed:
+            yield about
 
 
 def _lines(loaded: LoadedProfile, node: dict[str, Any], path: tuple[str, ...]) -> list[str]:

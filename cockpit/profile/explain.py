@@ -1,4 +1,4 @@
-"""One key of a profile, explained: its value, who set it, its default, its range and what it does."""
+"""A key or a section of a profile, explained: value, who set it, default, range and what it does."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from cockpit.profile.base import dotted
 from cockpit.profile.json_schema import profile_schema, schema_at
-from cockpit.profile.load import LoadedProfile, dotted
+from cockpit.profile.load import LoadedProfile
 from cockpit.profile.yaml import KeyPath
 from models.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`origin`: file:line:column, or "default". `allowed`: range or choices in words; empty when anything goes."""
+    """`origin`: file:line:column, or "default". `allowed`: range or choices in words; empty when anything goes.
+
+    keys: of a section, its own keys explained; empty for a single value.
+    """
 
     key: str
     value: Any
@@ -23,6 +27,7 @@ class Explanation:
     default: Any
     allowed: str
     effect: str
+    keys: tuple[Explanation, ...] = ()
 
 
 def explain(loaded: LoadedProfile, key: str) -> Explanation:
@@ -32,14 +37,21 @@ def explain(loaded: LoadedProfile, key: str) -> Explanation:
     if schema is None:
         near = difflib.get_close_matches(key, _known_keys(), n=1, cutoff=0.4)
         raise InputError(f"no profile key {key!r}" + (f"; did you mean {near[0]}?" if near else ""))
+    return _explained(loaded, path, schema)
+
+
+def _explained(loaded: LoadedProfile, path: KeyPath, schema: dict[str, Any]) -> Explanation:
     place = loaded.places.get(path)
+    value = value_at(loaded, path)
+    inner = [(*path, key) for key in value] if isinstance(value, dict) else []
     return Explanation(
         key=dotted(path),
-        value=value_at(loaded, path),
+        value=value,
         origin=str(place) if place else "default",
         default=schema.get("default"),
         allowed=_allowed(schema),
         effect=str(schema.get("description", "")).replace("\n", " "),
+        keys=tuple(_explained(loaded, key, schema_at(key) or {}) for key in inner),
     )
 
 

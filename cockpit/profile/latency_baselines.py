@@ -1,4 +1,6 @@
-"""The shortest times measured, by device: a profile's latency is estimated from them, and its SLAs are held to them."""
+"""Times measured with nothing beside them, by device: a profile's latency is estimated from them, and its SLAs are held
+to them.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cockpit.arbiter.config import DIALOGUE
-
-SPEECH = "speech_task"
-"""The task whose widest lane recognition and voices run in on a GPU. They cannot yield in time, so they get clusters of
-their own; a profile without this task puts them beside the dialogue."""
+from cockpit.arbiter.config import DIALOGUE, SPEECH
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyBaseline:
-    """Medians of whole turns with these models (recognition, language model, English voice). Units: ms."""
+    """Medians of English turns with these models (recognition, language model, English voice). Units: ms."""
 
     source: str
     models: tuple[str, str, str]
-    judge_ms: float
-    """From the end of speech until its silence is known, beyond the silence that is asked for."""
+    vad_ms: float
+    """From the end of speech to the VAD model's decision, beyond the silence that is asked for."""
     asr_ms: float
     first_token_ms: float
     """Of a free answer: the prompt's new part and one step."""
@@ -33,7 +31,7 @@ LATENCY_BASELINES = {
     "cpu": LatencyBaseline(
         "turns on two cores of an AMD EPYC, 2026-11-29",
         ("whisper-base", "qwen2.5-coder-0.5b-instruct", "piper-en-joe"),
-        judge_ms=75.0,
+        vad_ms=6.0,
         asr_ms=105.0,
         first_token_ms=79.0,
         first_clause_ms=215.0,
@@ -42,7 +40,7 @@ LATENCY_BASELINES = {
     "cuda": LatencyBaseline(
         "turns on one H200, 2026-11-29",
         ("whisper-base-f16", "qwen2.5-coder-0.5b-instruct-f16", "piper-en-joe-gpu"),
-        judge_ms=17.0,
+        vad_ms=6.0,
         asr_ms=24.0,
         first_token_ms=9.0,
         first_clause_ms=45.0,

@@ -8,19 +8,26 @@ Every fault of every step is reported at once, as file:line:column: message.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
-from cockpit.arbiter.config import ArbiterConfig, Facts, parse
+from cockpit.arbiter.config import DIALOGUE, SPEECH, ArbiterConfig
+from cockpit.profile.base import Violation, dotted, suggestion, validated
 from cockpit.profile.latency_baselines import task_baselines_ms
-from cockpit.profile.sections import Profile
+from cockpit.profile.orchestration import (
+    WARMED_TASKS,
+    Context,
+    Facts,
+    arbiter_config,
+    baseline_warnings,
+    cross_violations,
+)
+from cockpit.profile.sections import AsrSection, LlmSection, Profile, TtsSection
 from cockpit.profile.yaml import Document, Fault, KeyPath, SourcePosition, read_yaml
 from models.errors import ConfigError
-from models.store.registry import Registry, load_registry
+from models.store.registry import Device, Registry, Role, load_registry
 
 PROFILES = Path(__file__).resolve().parents[2] / "profiles"
 MAX_CHAIN = 8
@@ -35,6 +42,11 @@ class LoadedProfile:
     files: tuple[Path, ...]
     places: Mapping[KeyPath, SourcePosition]
     warnings: tuple[Fault, ...]
+
+    def place(self, path: KeyPath) -> SourcePosition | None:
+        """Where the value, or the nearest mapping around it, was written; None where all of it is default."""
+        written = (self.places.get(path[:length]) for length in range(len(path), 0, -1))
+        return next((place for place in written if place is not None), None)
 
 
 def profile_names() -> list[str]:
@@ -58,34 +70,32 @@ def find_profile(name: str, beside: Path | None = None) -> Path:
     return path
 
 
-def load_profile(name: str, *, registry: Registry | None = None, facts: Facts | None = None) -> LoadedProfile:
-    """Load and check a profile by name or path. Raises ConfigError holding every fault found, one a line."""
+def load_profile(name: str, *, registry: Registry | None = None) -> LoadedProfile:
+    """Load and check a profile by name or path. Raises ConfigError holding every fault found, one a line.
+
+    What depends on this machine is not looked at here: see `cockpit.profile.runnable`.
+    """
     chain = _chain(find_profile(name))
-    faults = [fault for document in chain for fault in document.faults]
     data: dict[str, Any] = {}
-    places: dict[KeyPath, SourcePosition] = {}
+    written = _Written({}, {}, [document.file for document in chain])
     for document in reversed(chain):
-        _merge(data, document.data, (), places, document.places)
+        _merge(data, document.data, (), written, document.places)
     data.pop("extends", None)
-    root = SourcePosition(chain[0].file, 1, 1)
     registry = registry or load_registry()
+    facts = _facts(data, registry)
 
-    profile: Profile | None = None
-    try:
-        profile = Profile.model_validate(data)
-    except ValidationError as error:
-        faults += [_fault(item, places, root) for item in error.errors(include_url=False)]
-    arbiter, warnings = _check_arbiter(data, facts or _known_facts(data, registry), places, root, faults)
-    faults += _check_models(data, registry, places, root)
+    profile, violations = validated(Profile, data, Context.of(data, facts))
+    known = {violation.path for violation in violations}
+    violations += [found for found in cross_violations(data, facts) if found.path not in known]
+    violations += _model_violations(data, registry)
+    faults = [fault for document in chain for fault in document.faults]
+    faults += [written.fault(violation) for violation in violations]
     if faults or profile is None:
-        ordered = sorted(set(faults), key=lambda fault: (chain_index(chain, fault.place.file), fault.place))
+        ordered = sorted(set(faults), key=lambda fault: (written.depth(fault.place), fault.place))
         raise ConfigError("\n".join(map(str, ordered)))
-    return LoadedProfile(profile, arbiter, tuple(document.file for document in chain), places, tuple(warnings))
-
-
-def chain_index(chain: list[Document], file: Path) -> int:
-    """Position of `file` in the chain, the asked-for profile first."""
-    return next((index for index, document in enumerate(chain) if document.file == file), len(chain))
+    arbiter = None if profile.orchestration is None else arbiter_config(profile.orchestration, profile.tasks)
+    warnings = () if arbiter is None else tuple(map(written.fault, baseline_warnings(arbiter, facts)))
+    return LoadedProfile(profile, arbiter, tuple(written.files), written.places, warnings)
 
 
 def _chain(first: Path) -> list[Document]:
@@ -110,118 +120,121 @@ def _chain(first: Path) -> list[Document]:
     return chain
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """Where everything was written. `dropped`: where a `null` took an inherited value away."""
+
+    places: dict[KeyPath, SourcePosition]
+    dropped: dict[KeyPath, SourcePosition]
+    files: list[Path]
+    """The asked-for profile first."""
+
+    def depth(self, place: SourcePosition) -> int:
+        """How many `extends:` away from the asked-for profile."""
+        return self.files.index(place.file)
+
+    def fault(self, violation: Violation) -> Fault:
+        """At the value itself; where several values could mend it, at the one nearest to the asked-for profile."""
+        related = [self.places.get(path) or self.dropped.get(path) for path in violation.related]
+        places = [self._nearest(violation.path), *(place for place in related if place is not None)]
+        return Fault(min(places, key=self.depth), f"{dotted(violation.path)}: {violation.message}")
+
+    def _nearest(self, path: KeyPath) -> SourcePosition:
+        """Where `path` was written, else the nearest mapping around it, else the start of the profile."""
+        for length in range(len(path), 0, -1):
+            place = self.places.get(path[:length]) or self.dropped.get(path[:length])
+            if place is not None:
+                return place
+        return SourcePosition(self.files[0], 1, 1)
+
+
 def _merge(
     into: dict[str, Any],
     new: Mapping[str, Any],
     path: KeyPath,
-    places: dict[KeyPath, SourcePosition],
+    written: _Written,
     new_places: Mapping[KeyPath, SourcePosition],
 ) -> None:
     """Mappings merge key by key; anything else replaces; null drops what was inherited."""
     for key, value in new.items():
         here = (*path, key)
         inherited = into.get(key)
+        written.dropped.pop(here, None)
         if isinstance(value, dict) and isinstance(inherited, dict):
-            places[here] = new_places[here]
-            _merge(inherited, value, here, places, new_places)
+            written.places[here] = new_places[here]
+            _merge(inherited, value, here, written, new_places)
             continue
-        for old in [known for known in places if known[: len(here)] == here]:
-            del places[old]
+        for old in [known for known in written.places if known[: len(here)] == here]:
+            del written.places[old]
         if value is None:
             into.pop(key, None)
+            written.dropped[here] = new_places[here]
             continue
-        into[key] = value
-        places.update({known: place for known, place in new_places.items() if known[: len(here)] == here})
+        into[key] = _without_nulls(value)
+        written.places.update({known: place for known, place in new_places.items() if known[: len(here)] == here})
 
 
-_OWN_WORDS = {"out_of_range", "no_unit", "bad_unit", "value_error"}
-"""Kinds of fault whose message holds the value already."""
+def _without_nulls(value: Any) -> Any:
+    """Nothing was inherited that a `null` inside could drop."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return value
 
 
-def _fault(item: Any, places: Mapping[KeyPath, SourcePosition], root: SourcePosition) -> Fault:
-    path: KeyPath = tuple(item["loc"])
-    message = item["msg"].removeprefix("Value error, ")
-    if item["type"] == "extra_forbidden":
-        known = list(_section_at(path[:-1]).model_fields)
-        near = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
-        message = f"unknown key {path[-1]!r}; {hint}"
-    elif item["type"] == "literal_error":
-        wanted = str(item.get("ctx", {}).get("expected", ""))
-        near = difflib.get_close_matches(str(item["input"]), wanted.replace("'", "").replace(" or ", ", ").split(", "))
-        message = f"{item['input']!r} is not one of {wanted}" + (f"; did you mean {near[0]}?" if near else "")
-    elif item["type"] not in _OWN_WORDS and not isinstance(item["input"], dict):
-        message = f"{message.replace('Input should', 'must')}, not {item['input']!r}"
-    return Fault(nearest_place(path, places, root), f"{dotted(path)}: {message}")
+def _facts(data: Mapping[str, Any], registry: Registry) -> Facts:
+    """What is known without looking at the machine."""
+    baseline_ms, source = task_baselines_ms(data)
+    return Facts(
+        device="cuda" if data.get("device") == "cuda" else "cpu",
+        models=registry.names,
+        task_models=_task_models(data),
+        warmed=WARMED_TASKS,
+        baseline_ms=baseline_ms,
+        baseline_source=source,
+        engines_gate_kv=False,
+        engines_hold_l2=False,
+    )
 
 
-def _section_at(path: KeyPath) -> type[BaseModel]:
-    model: type[BaseModel] = Profile
-    for key in path:
-        found = model.model_fields[str(key)].annotation
-        candidates = [found, *get_args(found)]
-        model = next(kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel))
-    return model
+def _task_models(data: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Task -> the models it runs, as the stages' own sections name them."""
+    tts = TtsSection.model_fields
+    speech = (
+        _named(data, "asr", "model", AsrSection.model_fields["model"].default),
+        _named(data, "tts", "en_voice", tts["en_voice"].default),
+        _named(data, "tts", "zh_voice", tts["zh_voice"].default),
+    )
+    return {DIALOGUE: (_named(data, "llm", "model", LlmSection.model_fields["model"].default),), SPEECH: speech}
 
 
-def nearest_place(path: KeyPath, places: Mapping[KeyPath, SourcePosition], root: SourcePosition) -> SourcePosition:
-    """Where `path` was written, else the nearest mapping around it, else `root`."""
-    for length in range(len(path), 0, -1):
-        if path[:length] in places:
-            return places[path[:length]]
-    return root
+def _named(data: Mapping[str, Any], section: str, key: str, default: str) -> str:
+    found = data.get(section)
+    value = found.get(key, default) if isinstance(found, Mapping) else default
+    return value if isinstance(value, str) else default
 
 
-def dotted(path: KeyPath) -> str:
-    """`("asr", "languages", 0)` -> `asr.languages[0]`."""
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".") or "profile"
-
-
-def _known_facts(data: Mapping[str, Any], registry: Registry) -> Facts:
-    """What is known without opening a device."""
-    return Facts(device="cuda" if data.get("device") == "cuda" else "cpu", models=registry.names)
-
-
-def _check_arbiter(
-    data: Mapping[str, Any],
-    facts: Facts,
-    places: Mapping[KeyPath, SourcePosition],
-    root: SourcePosition,
-    faults: list[Fault],
-) -> tuple[ArbiterConfig | None, list[Fault]]:
-    if "orchestration" not in data and "tasks" not in data:
-        return None, []
-    facts = replace(facts, engines_gate_kv=False, engines_hold_l2=False)
-    if not facts.floor_ms:
-        floor_ms, source = task_baselines_ms(data)
-        facts = replace(facts, floor_ms=floor_ms, floor_source=source)
-    checked = parse({"orchestration": data.get("orchestration", {}), "tasks": data.get("tasks")}, facts)
-    placed = [
-        [Fault(nearest_place(item.path, places, root), f"{dotted(item.path)}: {item.message}") for item in items]
-        for items in (checked.errors, checked.warnings)
-    ]
-    faults += placed[0]
-    return checked.config, placed[1]
-
-
-_MODEL_KEYS: tuple[tuple[KeyPath, frozenset[str]], ...] = (
-    (("asr", "model"), frozenset({"asr"})),
-    (("llm", "model"), frozenset({"llm"})),
-    (("tts", "en_voice"), frozenset({"tts", "phonemes"})),
-    (("tts", "zh_voice"), frozenset({"tts", "phonemes"})),
+_MODEL_ROLES: tuple[tuple[KeyPath, Role], ...] = (
+    (("asr", "model"), "asr"),
+    (("llm", "model"), "llm"),
+    (("tts", "en_voice"), "voice-en"),
+    (("tts", "zh_voice"), "voice-zh"),
 )
 
 
-def _check_models(
-    data: Mapping[str, Any], registry: Registry, places: Mapping[KeyPath, SourcePosition], root: SourcePosition
-) -> list[Fault]:
-    faults = []
-    for path, kinds in _MODEL_KEYS:
-        section = data.get(str(path[0]))
-        name = section.get(path[1]) if isinstance(section, dict) else None
-        known = [entry.name for entry in registry.models if entry.kind in kinds]
-        if isinstance(name, str) and name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-            faults.append(Fault(nearest_place(path, places, root), f"{dotted(path)}: no such model {name!r}; {hint}"))
-    return faults
+def _model_violations(data: Mapping[str, Any], registry: Registry) -> Iterator[Violation]:
+    """Models that the stage which names them cannot load, on the profile's device. Defaults count too."""
+    device: Device = "cuda" if data.get("device") == "cuda" else "cpu"
+    for path, role in _MODEL_ROLES:
+        section, key = str(path[0]), str(path[1])
+        default = Profile.model_fields[section].default.model_dump()[key]
+        name = _named(data, section, key, default)
+        known = registry.choices(role, device)
+        if name in known:
+            continue
+        if name in registry.names:
+            try:
+                registry.loadable(name, role, device)
+            except ConfigError as error:
+                yield Violation(path, str(error), (("device",),) if name == default else ())
+        else:
+            yield Violation(path, f"no such model {name!r}; {suggestion(name, list(known), cutoff=0.4)}")

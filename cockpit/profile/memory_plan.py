@@ -1,7 +1,7 @@
 """What a profile would take and how fast it would be, before anything of it is loaded.
 
 Memory is counted from the files of built models (from their sources where they are not built), KV caches from the
-language model's own shape, and allowances measured on the CPU chain. Latency comes from turns measured on two cores.
+language model's own shape, and allowances measured on the CPU chain. Latency comes from turns that were measured.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _MODEL_FILES = {".onnx", ".bin", ".tflite", ".so", ".dat"}
 """What counts as weights in a built folder; tokenizers and descriptions are part of the process."""
 
 
-def plan_memory(loaded: LoadedProfile, store: Store) -> MemoryPlan:
-    """What a loaded profile would hold at its peak on its device here."""
-    return plan_of(loaded.profile, loaded.arbiter, store, device_memory_bytes(loaded.profile.device))
+def plan_memory(loaded: LoadedProfile, store: Store, peaks: Mapping[str, int] | None = None) -> MemoryPlan:
+    """What a loaded profile would hold at its peak on its device here. peaks: see `plan_of`."""
+    return plan_of(loaded.profile, loaded.arbiter, store, device_memory_bytes(loaded.profile.device), peaks)
 
 
 def plan_of(
@@ -123,7 +123,9 @@ def _allowances() -> Iterator[MemoryLine]:
 
 @dataclass(frozen=True, slots=True)
 class LatencyEstimate:
-    """End of speech to first sample of the reply, ms; None where nothing was measured (`source` says so)."""
+    """End of speech to first sample of the reply, ms: the median of English turns; None where nothing was measured
+    (`source` says so).
+    """
 
     source: str
     command_ms: float | None = None
@@ -131,14 +133,14 @@ class LatencyEstimate:
 
 
 def estimate_latency(profile: Profile) -> LatencyEstimate:
-    """From measured floors and the profile's own silences. Work begins at the candidate, beside the silence."""
+    """From measured baselines and the profile's own silences. Work begins at the candidate, beside the silence."""
     baselines, silences = LATENCY_BASELINES[profile.device], profile.endpoint
     ours = (profile.asr.model, profile.llm.model, profile.tts.en_voice)
     others = [name for name, known in zip(ours, baselines.models, strict=True) if name != known]
     if others:
         return LatencyEstimate(f"no turn was measured with {', '.join(others)}")
-    ready_ms = silences.candidate_silence.ms + baselines.judge_ms + baselines.asr_ms
-    command_ms = max(silences.early_end_silence.ms + baselines.judge_ms, ready_ms) + baselines.tts_ms
+    ready_ms = silences.candidate_silence.ms + baselines.vad_ms + baselines.asr_ms
+    command_ms = max(silences.early_end_silence.ms + baselines.vad_ms, ready_ms) + baselines.tts_ms
     question_ms = max(silences.end_silence.ms, ready_ms + baselines.first_clause_ms) + baselines.tts_ms
     return LatencyEstimate(baselines.source, command_ms, question_ms)
 

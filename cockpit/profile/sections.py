@@ -1,33 +1,28 @@
 """What an engineer tunes: one frozen object per section, each field with its unit, range and effect.
 
-Loading is `cockpit.profile.load`; `orchestration` and `tasks` are the arbiter's (`cockpit.arbiter.config`).
+Loading is `cockpit.profile.load`; `orchestration` and `tasks` stand in `cockpit.profile.orchestration`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from cockpit.profile.base import Flag, Section
+from cockpit.profile.orchestration import OrchestrationSection, TaskSection
 from cockpit.profile.units import Duration, between
 from pipeline.endpointing.endpointer import EndpointConfig
 from pipeline.endpointing.wake_word import WakeConfig
 from pipeline.frames import SAMPLE_RATE_HZ, Language
 
-Flag = Annotated[bool, Field(strict=True)]
 Threads = Annotated[int, Field(strict=True, ge=1, le=64)]
 Probability = Annotated[float, Field(strict=True, gt=0.0, lt=1.0)]
 
 
 def _duration(text: str) -> Duration:
     return Duration.parse(text)
-
-
-class Section(BaseModel):
-    """Base of every section: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class AudioSection(Section):
@@ -38,11 +33,13 @@ class AudioSection(Section):
     output_device: str = "default"
     """Speaker, likewise."""
     frame: Annotated[Duration, between(Duration, "10ms", "100ms")] = _duration("32ms")
-    """Length of one frame. Shorter reacts sooner and wakes up more often; speech is judged in windows of 32 ms."""
+    """Length of one frame. Shorter reacts sooner and wakes up more often; the VAD model hears windows of 32 ms."""
     pace: Literal["realtime", "fast"] = "realtime"
     """How a WAV file is fed: at the speed it was spoken, or as fast as it is taken."""
     barge_in: Flag = True
-    """Whether speech during a reply stops the reply."""
+    """`true`: speech during a reply stops the reply. `false`: every reply is spoken to its end; what the microphone
+    hears meanwhile, the reply itself included where it hears the speaker (there is no echo canceller), still becomes a
+    turn and is answered afterwards."""
 
     @property
     def frame_samples(self) -> int:
@@ -78,7 +75,7 @@ class EndpointSection(Section):
     barge_in: Annotated[Duration, between(Duration, "32ms", "2s")] = _duration("160ms")
     """Speech for so long during a reply stops the reply. Shorter: a cough does it."""
     gate_hold: Annotated[Duration, between(Duration, "0ms", "5s")] = _duration("400ms")
-    """For so long after the cheap gate last heard something, the judge goes on listening."""
+    """For so long after the cheap gate last heard something, the VAD model goes on listening."""
 
     @model_validator(mode="after")
     def _ordered(self) -> EndpointSection:
@@ -111,7 +108,7 @@ class AsrSection(Section):
     threads: Threads = 2
     """Compute threads. More than the cores of its lane makes it slower."""
     hotwords: Flag = True
-    """Whether the tools' own words, places and contacts are favoured."""
+    """Whether recognition favours the words of the car's tools (seats, windows, navigation, media)."""
 
     @model_validator(mode="after")
     def _once(self) -> AsrSection:
@@ -149,7 +146,7 @@ class TtsSection(Section):
     threads: Threads = 2
     """Compute threads. More than the cores of its lane makes it slower."""
     speed: Annotated[float, Field(strict=True, ge=0.5, le=2.0)] = 1.0
-    """Speaking rate; 1 is the voice's own."""
+    """Speaking rate of both voices: 1 is the voice's own, 2 twice as fast. Pauses and very short sounds follow less."""
 
 
 class VehicleSection(Section):
@@ -159,11 +156,18 @@ class VehicleSection(Section):
     """`embedded`: a signal tree in this process. `kuksa`: a KUKSA databroker."""
     socket: Path | None = None
     """Unix socket of the databroker; required by `kuksa`."""
+    token_file: Path | None = None
+    """File whose content is sent to the databroker as bearer token: a JWT with the narrowest scope that serves."""
 
     @model_validator(mode="after")
     def _reachable(self) -> VehicleSection:
         if self.backend == "kuksa" and self.socket is None:
             raise ValueError("backend kuksa needs socket, e.g. /run/kuksa/databroker.sock")
+        unused = [key for key in ("socket", "token_file") if getattr(self, key) is not None]
+        if self.backend == "embedded" and unused:
+            raise ValueError(
+                f"{' and '.join(unused)}: the embedded signals use none; leave out, or set backend kuksa"
+            )
         return self
 
 
@@ -210,12 +214,13 @@ class WakeSection(Section):
 
 
 class PrivacySection(Section):
-    """What is kept of what was heard and said. Nothing, unless it is asked for here."""
+    """What is kept on disk of what was heard and said: nothing. Storing is not built yet, so a profile that asks for it
+    does not start. (`--out` and `--trace` of a command write what their user asks for.)"""
 
     store_audio: Flag = False
-    """Whether utterances are written to disk."""
+    """Whether utterances are written to disk. Only false can start so far."""
     store_transcripts: Flag = False
-    """Whether transcripts and replies are written to logs and traces."""
+    """Whether transcripts and replies are written to disk. Only false can start so far."""
     folder: Path | None = None
     """Where to; required when anything is stored."""
 
@@ -242,10 +247,10 @@ class Profile(Section):
     privacy: PrivacySection = PrivacySection()
     wake: WakeSection = WakeSection()
     control: ControlSection = ControlSection()
-    orchestration: dict[str, Any] = {}
-    """Red lines, clusters, eviction and policy; checked by the arbiter."""
-    tasks: dict[str, Any] = {}
-    """Quality of service per task; checked by the arbiter."""
+    orchestration: OrchestrationSection | None = None
+    """Red lines, clusters, eviction and policy. Without it, and without `tasks`, nothing shares the device."""
+    tasks: dict[str, TaskSection] = Field(default_factory=dict)
+    """Quality of service per task; required with `orchestration`."""
 
     @property
     def models(self) -> tuple[str, ...]:

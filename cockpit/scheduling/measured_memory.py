@@ -15,9 +15,13 @@ from pathlib import Path
 
 import orjson
 
+from cockpit.arbiter.config import ArbiterConfig
+from cockpit.arbiter.lanes import plan_lanes
 from cockpit.profile.memory_budget import MemoryPlan
+from cockpit.profile.memory_plan import device_memory_bytes
 from cockpit.profile.sections import Profile
 from cockpit.scheduling.state_file import StateFile
+from models.store.store import Store
 
 
 def nothing_used() -> int:
@@ -71,3 +75,16 @@ class PeaksFile(StateFile):
         """What was measured last time; empty when nothing was."""
         state = self.load() or {}
         return {str(lane): size for lane, size in state.items() if isinstance(size, int) and size >= 0}
+
+
+def state_folder(store: Store) -> Path:
+    """Where a process that stays keeps what it learns about this machine."""
+    return store.root / "state"
+
+
+def measured_peaks(profile: Profile, config: ArbiterConfig | None, store: Store) -> dict[str, int] | None:
+    """The peaks that a start on this machine would plan with; None where it would plan with every lane's cap."""
+    if profile.device == "cpu" or config is None:
+        return None
+    lanes = [lane.name for lane in plan_lanes(config)]
+    return PeaksFile.of(state_folder(store), profile, lanes, device_memory_bytes(profile.device)).peaks()

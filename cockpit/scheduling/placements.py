@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cockpit.arbiter.config import DIALOGUE
+from cockpit.arbiter.config import DIALOGUE, SPEECH
 from cockpit.arbiter.lanes import lanes_of, plan_lanes
-from cockpit.profile.latency_baselines import SPEECH
 from cockpit.profile.sections import Profile
 from cockpit.scheduling.copy_scheduler import CopyScheduler
 from cockpit.scheduling.measured_memory import Stage, nothing_used

@@ -26,6 +26,8 @@ from models.errors import CockpitError, ModelMissing, fetch_command
 
 MODEL = "espeak-ng"
 SAMPLE_RATE_HZ = 22_050
+WORDS_PER_MINUTE = 175
+"""espeak-ng's own rate."""
 _LIBRARY_NAME = "libespeak-ng.so.1"
 _DATA_NAME = "espeak-ng-data"
 _BREAK = re.compile(r"([,.;:!?，。；：！？、…]+)(?=\s|$|[^\x00-\x7f])")
@@ -91,12 +93,12 @@ class EspeakWorker:
             result += f"{' ' if result else ''}{ipa}{sign}"
         return result
 
-    def speech(self, text: str, voice: str) -> Iterator[Audio]:
-        """Float32 chunks at 22.05 kHz, about 100 ms each. Raises SpeechFailed.
+    def speech(self, text: str, voice: str, speed: float = 1.0) -> Iterator[Audio]:
+        """Float32 chunks at 22.05 kHz, about 100 ms each. speed: 0.5 to 2, of the voice's own. Raises SpeechFailed.
 
         The whole answer is read first (1.5 ms per second of speech), so a caller may stop at any chunk.
         """
-        for pcm in list(self._request(wire.OP_SPEECH, voice, text)):
+        for pcm in list(self._request(wire.OP_SPEECH, voice, text, round(WORDS_PER_MINUTE * speed))):
             yield np.frombuffer(pcm, dtype="<i2").astype(np.float32) / 32768.0
 
     def close(self) -> None:
@@ -121,14 +123,15 @@ class EspeakWorker:
         self.starts += 1
         return self._process
 
-    def _request(self, operation: int, voice: str, text: str) -> Iterator[bytes]:
+    def _request(self, operation: int, voice: str, text: str, words_per_minute: int = 0) -> Iterator[bytes]:
         """Payloads of one answer. An answer left half read ends the child: its pipe would hold the rest."""
         process = self._start()
         complete = False
         try:
             voice_utf8, text_utf8 = voice.encode(), text.replace("\0", " ").encode()
             assert process.stdin is not None
-            process.stdin.write(wire.REQUEST.pack(operation, len(voice_utf8), len(text_utf8)) + voice_utf8 + text_utf8)
+            head = wire.REQUEST.pack(operation, words_per_minute, len(voice_utf8), len(text_utf8))
+            process.stdin.write(head + voice_utf8 + text_utf8)
             deadline = time.monotonic() + self._timeout_s
             while True:
                 kind, payload = self._read_message(process, deadline)
@@ -178,9 +181,11 @@ class EspeakVoice:
 
     sample_rate_hz = SAMPLE_RATE_HZ
 
-    def __init__(self, worker: EspeakWorker, voice: str) -> None:
+    def __init__(self, worker: EspeakWorker, voice: str, speed: float = 1.0) -> None:
+        """speed: speaking rate, 0.5 to 2; 1 is the voice's own."""
         self._worker = worker
         self._voice = voice
+        self._speed = speed
 
     @classmethod
     def load(cls, model_dir: Path | None = None, *, voice: str = "cmn") -> EspeakVoice:
@@ -190,7 +195,7 @@ class EspeakVoice:
     def synthesise(self, text: str) -> Iterator[Audio]:
         """Float32 chunks of about 100 ms. Raises SpeechFailed."""
         if any(character.isalnum() for character in text):
-            yield from self._worker.speech(text, self._voice)
+            yield from self._worker.speech(text, self._voice, self._speed)
 
     def warm_up(self) -> None:
         """Start the worker and load the language."""

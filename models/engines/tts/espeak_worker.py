@@ -3,7 +3,8 @@
 Run by path with `python -I -S espeak_worker.py LIBRARY DATA_DIR`; needs nothing but the standard library. It reads
 requests from stdin and answers on stdout, both length-prefixed:
 
-    request  <BHI  operation (1 phonemes, 2 speech), byte lengths of the voice name and of the text; then both, UTF-8
+    request  <BHHI operation (1 phonemes, 2 speech), words per minute (speech only), byte lengths of the voice name and
+                   of the text; then both, UTF-8
     answer   <BI   kind, byte length of the payload; then the payload. Kinds: 1 phonemes (UTF-8, line by line),
              2 audio (int16 little-endian mono), 3 end of this answer (payload: sample rate, <I), 4 error (UTF-8)
 
@@ -20,13 +21,14 @@ import sys
 import threading
 from typing import BinaryIO
 
-REQUEST = struct.Struct("<BHI")
+REQUEST = struct.Struct("<BHHI")
 ANSWER = struct.Struct("<BI")
 OP_PHONEMES, OP_SPEECH = 1, 2
 KIND_PHONEMES, KIND_AUDIO, KIND_END, KIND_ERROR = 1, 2, 3, 4
 
 _OUTPUT_SYNCHRONOUS = 2
 _OPTION_DONT_EXIT = 0x8000
+_PARAMETER_RATE = 1
 _CHARS_UTF8 = 1
 _PHONEMES_IPA = 0x02
 _BUFFER_MS = 100
@@ -75,8 +77,8 @@ class Espeak:
             parts.append((part or b"").replace(b"\n", b" "))
         return b" ".join(part for part in parts if part)
 
-    def speak(self, text: bytes, out: BinaryIO) -> None:
-        """Synthesise and write each buffer as it is made."""
+    def speak(self, text: bytes, words_per_minute: int, out: BinaryIO) -> None:
+        """Synthesise and write each buffer as it is made. words_per_minute: 80 to 450, the library's range."""
 
         def take(samples: ctypes._Pointer[ctypes.c_short], count: int, _events: int) -> int:
             if samples and count > 0:
@@ -85,6 +87,8 @@ class Espeak:
 
         callback = _SynthCallback(take)
         self._library.espeak_SetSynthCallback(callback)
+        if self._library.espeak_SetParameter(_PARAMETER_RATE, words_per_minute, 0) != 0:
+            raise RuntimeError(f"espeak-ng takes no rate of {words_per_minute} words per minute")
         status = self._library.espeak_Synth(text, ctypes.c_size_t(len(text) + 1), 0, 1, 0, _CHARS_UTF8, None, None)
         if status != 0:
             raise RuntimeError(f"espeak_Synth failed with {status}")
@@ -95,14 +99,14 @@ def _answer(out: BinaryIO, kind: int, payload: bytes) -> None:
     out.flush()
 
 
-def _read_requests(source: BinaryIO, requests: queue.Queue[tuple[int, bytes, bytes]]) -> None:
+def _read_requests(source: BinaryIO, requests: queue.Queue[tuple[int, int, bytes, bytes]]) -> None:
     """Reader thread: it sees the end of stdin even while the library is busy, and then ends the process at once."""
     while True:
         head = source.read(REQUEST.size)
         if len(head) < REQUEST.size:
             os._exit(0)
-        operation, voice_bytes, text_bytes = REQUEST.unpack(head)
-        requests.put((operation, source.read(voice_bytes), source.read(text_bytes)))
+        operation, words_per_minute, voice_bytes, text_bytes = REQUEST.unpack(head)
+        requests.put((operation, words_per_minute, source.read(voice_bytes), source.read(text_bytes)))
 
 
 def main(library_path: str, data_dir: str) -> None:
@@ -110,16 +114,16 @@ def main(library_path: str, data_dir: str) -> None:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever the library prints must not end up between our messages
     espeak = Espeak.load(library_path, data_dir)
-    requests: queue.Queue[tuple[int, bytes, bytes]] = queue.Queue()
+    requests: queue.Queue[tuple[int, int, bytes, bytes]] = queue.Queue()
     threading.Thread(target=_read_requests, args=(sys.stdin.buffer, requests), daemon=True).start()
     while True:
-        operation, voice, text = requests.get()
+        operation, words_per_minute, voice, text = requests.get()
         try:
             espeak.set_voice(voice)
             if operation == OP_PHONEMES:
                 _answer(out, KIND_PHONEMES, espeak.phonemes(text))
             else:
-                espeak.speak(text, out)
+                espeak.speak(text, words_per_minute, out)
         except RuntimeError as error:
             _answer(out, KIND_ERROR, str(error).encode())
         else:

@@ -82,17 +82,20 @@ class PiperVoice:
         threads: int = 2,
         placement: Placement | None = None,
         phonemizer: Phonemizer,
+        speed: float = 1.0,
         scales: dict[str, float] | None = None,
     ) -> PiperVoice:
         """Load what `models.build.piper.build_piper` wrote, on `placement` (None: the CPU with `threads`).
 
-        scales: fields of the config to replace. Raises ModelMissing, and DeviceUnavailable where it cannot run.
+        speed: speaking rate, 1 is the voice's own. scales: fields of the config to replace. Raises ModelMissing, and
+        DeviceUnavailable where it cannot run.
         """
         path = model_dir / "voice.json"
         if not path.is_file():
             raise ModelMissing(f"no Piper voice in {model_dir}; run: {fetch_command(model_dir.name)}")
         raw: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         config = replace(PiperConfig(**raw), **(scales or {}))  # type: ignore[arg-type]
+        config = replace(config, length_scale=config.length_scale / speed)
         place = placement or CpuPlacement(threads)
         encoder, opening = (place.open(model_dir / f"{part}.onnx") for part in ("encoder", "vocoder"))
         others = opening if place.device == "cpu" else place.open(model_dir / "vocoder.onnx")

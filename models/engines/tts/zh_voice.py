@@ -105,14 +105,22 @@ class ZhVoiceConfig:
 class ZhVoice:
     """One voice. Not thread-safe."""
 
-    def __init__(self, acoustic: ort.InferenceSession, vocoder: ort.InferenceSession, config: ZhVoiceConfig) -> None:
+    def __init__(
+        self,
+        acoustic: ort.InferenceSession,
+        vocoder: ort.InferenceSession,
+        config: ZhVoiceConfig,
+        speed: float = 1.0,
+    ) -> None:
+        """speed: speaking rate, 1 is the voice's own."""
+        self._durations = np.array([1.0 / speed], dtype=np.float32)
         self._acoustic = acoustic
         self._vocoder = vocoder
         self.config = config
         self.sample_rate_hz = config.sample_rate_hz
 
     @classmethod
-    def load(cls, model_dir: Path, *, threads: int = 2) -> ZhVoice:
+    def load(cls, model_dir: Path, *, threads: int = 2, speed: float = 1.0) -> ZhVoice:
         """Load what `models.build.zh_voice.build_zh_voice` wrote, on the CPU. Raises ModelMissing."""
         path = model_dir / "voice.json"
         if not path.is_file():
@@ -121,7 +129,7 @@ class ZhVoice:
         acoustic, vocoder = (
             CpuPlacement(threads).open(model_dir / f"{part}.onnx").inner for part in ("acoustic", "vocoder")
         )
-        return cls(acoustic, vocoder, config)
+        return cls(acoustic, vocoder, config, speed)
 
     def synthesise(self, text: str) -> Iterator[Audio]:
         """Float32 chunks in [-1, 1] at 24 kHz: the first of 0.4 s, the others of 1.2 s."""
@@ -139,7 +147,7 @@ class ZhVoice:
         feeds = {
             "input_ids": ids,
             "speaker_ids": np.zeros(1, dtype=np.int32),
-            "speed_ratios": one,
+            "speed_ratios": self._durations,
             "f0_ratios": one,
             "energy_ratios": one,
         }

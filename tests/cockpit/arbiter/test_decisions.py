@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cockpit.arbiter.arbiter import Arbiter
-from cockpit.arbiter.config import parse
 from cockpit.arbiter.copy_queue import CopyQueue
 from cockpit.arbiter.requests import (
     CONTINUE,
@@ -22,6 +21,7 @@ from cockpit.arbiter.requests import (
     Request,
 )
 from cockpit.arbiter.status import snapshot
+from cockpit.profile.orchestration import parse
 from tests.support.arbiter_config import GOOD
 
 MS = 1_000_000

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from cockpit.arbiter.config import ArbiterConfig, parse
+from cockpit.arbiter.config import ArbiterConfig
 from cockpit.arbiter.degrade import TokenFloor
 from cockpit.arbiter.policy import MAX_ARMS, Policy, arms_of
+from cockpit.profile.orchestration import parse
 from hil.simulator import HBM, LOADS, SOC, Machine, Simulator
 from tests.support.arbiter_config import GOOD
 

@@ -17,6 +17,7 @@ import pytest
 from cockpit import __version__, cli
 from cockpit.cli import COMMANDS, Command, checks, main
 from cockpit.cli.output import print_table, size_text
+from cockpit.profile import runnable
 from cockpit.profile.load import load_profile
 from cockpit.profile.sections import Profile
 from models.errors import FetchError
@@ -162,7 +163,7 @@ def test_doctor_names_a_command_for_everything_missing(
 def test_doctor_exits_0_when_only_notes_are_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [checks.Finding("python", "ok", "3"), checks.Finding("audio", "note", "none", "apt-get install it")]
+    found = [runnable.Finding("python", "ok", "3"), runnable.Finding("audio", "note", "none", "apt-get install it")]
     monkeypatch.setattr("cockpit.cli.doctor.all_findings", lambda loaded, store: found)
     code, out, _ = run(capsys, "doctor")
     assert code == 0
@@ -192,11 +193,11 @@ def test_doctor_says_plainly_that_there_is_no_gpu(monkeypatch: pytest.MonkeyPatc
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
     monkeypatch.setattr(pynvml, "nvmlInit", absent)
-    (note,) = checks.gpu(required=False)
+    (note,) = runnable.gpu(required=False)
     assert (note.status, "no NVIDIA GPU" in note.detail) == ("note", True)
-    (fault,) = checks.gpu(required=True)
+    (fault,) = runnable.gpu(required=True)
     assert (fault.status, "device: cpu" in fault.remedy) == ("missing", True)
-    wanted = checks.onnxruntime("cuda")
+    wanted = runnable.onnxruntime("cuda")
     if "CUDAExecutionProvider" not in wanted.detail.partition(";")[0]:
         assert wanted.status == "missing"
         assert "[gpu]" in wanted.remedy

@@ -264,3 +264,75 @@ def test_explain_names_value_origin_default_range_and_effect(tmp_path: Path) -> 
     assert explain(loaded, "asr.languages[0]").value == "en"
     with pytest.raises(InputError, match=r"did you mean endpoint\.reopen"):
         explain(loaded, "endpoint.reopn")
+
+
+def test_explain_of_a_section_explains_each_of_its_keys(tmp_path: Path) -> None:
+    loaded = load_profile(write(tmp_path, "extends: cpu\ntts: {speed: 1.5}\n"))
+    keys = {found.key: found for found in explain(loaded, "tts").keys}
+    assert set(keys) == {"tts.en_voice", "tts.zh_voice", "tts.threads", "tts.speed"}
+    assert keys["tts.speed"].origin.endswith("p.yaml:2:7")
+    assert keys["tts.speed"].value == 1.5
+    tasks = explain(loaded, "tasks")
+    assert [found.key for found in tasks.keys] == ["tasks.navigation_task", "tasks.dialogue_task"]
+    assert "priority" in tasks.keys[0].keys[0].key
+
+
+# --- whose line a rule between values points to --------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "orchestration:\n  clusters:\n    cores_a: null\n    big: 1\n",
+            "p.yaml:4:5: tasks.navigation_task.affinity_mask: unknown cluster 'cores_a'",
+        ),
+        (
+            "tasks:\n  dialogue_task:\n    affinity_mask: cores_b,system\n",
+            "p.yaml:4:5: orchestration.clusters: every cluster is in some task's affinity_mask",
+        ),
+        (
+            "tasks:\n  dialogue_task:\n    affinity_mask: cores_c\n",
+            "p.yaml:4:5: tasks.dialogue_task.affinity_mask: unknown cluster 'cores_c'; did you mean cores_b?",
+        ),
+        ("tasks:\n  dialogue_task:\n    priority: null\n", "p.yaml:4:5: tasks.dialogue_task.priority: priority is req"),
+    ],
+)
+def test_a_fault_between_files_points_to_the_users_own_line(tmp_path: Path, text: str, expected: str) -> None:
+    found = faults(tmp_path, f"extends: cpu\n{text}")
+    assert any(fault.startswith(expected) for fault in found), found
+    assert all(fault.startswith("p.yaml:") for fault in found)
+
+
+# --- nothing is accepted and ignored -------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "tasks: {navigation_task: {warmup_requests: 5}}\n",
+            "tasks.navigation_task.warmup_requests: nothing of navigation_task can be warmed up (only dialogue",
+        ),
+        (
+            "tasks: {navigation_task: {model: whisper-base}}\n",
+            "tasks.navigation_task.model: navigation_task runs no model yet, so whisper-base would do nothing here",
+        ),
+        (
+            "tasks: {dialogue_task: {models: [smollm2-135m-instruct]}}\n",
+            "tasks.dialogue_task.models: dialogue_task runs qwen2.5-coder-0.5b-instruct, so smollm2-135m",
+        ),
+        (
+            "tasks: {dialogue_task: {model: gemma-3-270n}}\n",
+            "tasks.dialogue_task.model: unknown model 'gemma-3-270n'; did you mean gemma-3-270m",
+        ),
+        ("vehicle: {socket: /run/x.sock}\n", "vehicle: socket: the embedded signals use none"),
+        ("vehicle: {token_file: /etc/token}\n", "vehicle: token_file: the embedded signals use none"),
+    ],
+)
+def test_a_key_that_nothing_acts_on_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+    (fault,) = faults(tmp_path, f"extends: cpu\n{text}")
+    assert fault.partition(": ")[2].startswith(expected), fault
+
+
+def test_a_task_may_name_the_model_that_it_runs(tmp_path: Path) -> None:
+    text = "extends: cpu\ntasks: {dialogue_task: {model: qwen2.5-coder-0.5b-instruct, warmup_requests: 1}}\n"
+    arbiter = load_profile(write(tmp_path, text)).arbiter
+    assert arbiter is not None
+    assert arbiter.tasks["dialogue_task"].warmup_requests == 1

@@ -9,7 +9,7 @@ from copy import deepcopy
 import pytest
 
 from cockpit.arbiter.arbiter import Arbiter
-from cockpit.arbiter.config import parse
+from cockpit.profile.orchestration import parse
 from cockpit.scheduling.dispatcher import Dispatcher, Refused
 from tests.support.arbiter_config import GOOD
 from tests.support.dispatchers import dispatcher_of

@@ -169,3 +169,12 @@ def test_missing_models_name_the_command(tmp_path: Path) -> None:
         EspeakWorker.load(tmp_path)
     with pytest.raises(ConfigError, match="libespeak-ng"):
         build_espeak(tmp_path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("name", "text"), [("cmn", "好的，正在为您导航到机场。"), ("en-us", "Okay, turning left.")])
+def test_speed_makes_speech_shorter_and_longer(worker: EspeakWorker, name: str, text: str) -> None:
+    slow, usual, fast, again = (
+        sum(map(len, EspeakVoice(worker, name, speed).synthesise(text))) for speed in (0.5, 1.0, 2.0, 1.0)
+    )
+    assert slow > 1.7 * usual > 2.5 * fast
+    assert again == pytest.approx(usual, rel=0.05)  # its pauses differ a little from run to run

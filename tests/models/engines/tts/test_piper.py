@@ -132,3 +132,18 @@ def test_missing_and_foreign_models(tmp_path: Path, worker: EspeakWorker) -> Non
     config.write_text('{"num_speakers": 4}', encoding="utf-8")
     with pytest.raises(ConfigError, match="single-speaker"):
         build_piper(tmp_path / "voice.onnx", config, tmp_path / "out")
+
+
+def test_speed_makes_speech_shorter_and_longer(
+    model_dir: ModelDir, worker: EspeakWorker, quiet_voice: PiperVoice
+) -> None:
+    def seconds(voice: PiperVoice) -> float:
+        return sum(map(len, voice.synthesise(TEXT))) / voice.sample_rate_hz
+
+    fast, slow = (
+        PiperVoice.load(model_dir("piper-en-joe"), phonemizer=worker, scales=QUIET, speed=speed)
+        for speed in (1.5, 0.75)
+    )
+    usual = seconds(quiet_voice)
+    assert 0.6 < seconds(fast) / usual < 0.8
+    assert 1.1 < seconds(slow) / usual < 1.45

@@ -99,3 +99,13 @@ def test_the_recogniser_understands_the_voice(voice: ZhVoice, model_dir: Callabl
     assert "左转" in heard[0]
     assert "200" in heard[1]
     assert "24" in heard[2]
+
+
+def test_speed_makes_speech_shorter_and_longer(model_store: Store, voice: ZhVoice) -> None:
+    def frames(speed: float) -> int:
+        loaded = ZhVoice.load(model_store.built(MODEL), speed=speed)
+        return int(loaded.mel(loaded.config.ids(TEXT)[0]).shape[1])
+
+    usual = frames(1.0)
+    assert frames(1.5) < 0.8 * usual
+    assert frames(0.75) > 1.2 * usual
