@@ -165,9 +165,7 @@ class VehicleSection(Section):
             raise ValueError("backend kuksa needs socket, e.g. /run/kuksa/databroker.sock")
         unused = [key for key in ("socket", "token_file") if getattr(self, key) is not None]
         if self.backend == "embedded" and unused:
-            raise ValueError(
-                f"{' and '.join(unused)}: the embedded signals use none; leave out, or set backend kuksa"
-            )
+            raise ValueError(f"{' and '.join(unused)}: the embedded signals use none; leave out, or set backend kuksa")
         return self
 
 

@@ -12,6 +12,7 @@ from cockpit.profile.load import load_profile
 from cockpit.profile.sections import Profile
 from cockpit.runtime import NullSink
 from models.store.store import Store
+from pipeline.frames import Language
 from pipeline.vehicle import kuksa
 from pipeline.vehicle.signals import EmbeddedTree
 
@@ -36,14 +37,14 @@ def test_speed_and_the_databrokers_token_reach_their_parts(tmp_path: Path, monke
         return EmbeddedTree()
 
     monkeypatch.setattr(kuksa.KuksaTree, "connect", connect)
-    seconds = {}
+    seconds: dict[Language, list[float]] = {"en": [], "zh": []}
+    texts: dict[Language, str] = {"en": "The passenger window is open now.", "zh": "副驾车窗已打开。"}
     for name in ("base", str(file)):
         assembly = assemble(load_profile(name).profile, Store.open(), NullSink())
         try:
-            for language, text in (("en", "The passenger window is open now."), ("zh", "副驾车窗已打开。")):
+            for language, text in texts.items():
                 voice = assembly.parts.tts._voices[language]
-                length = sum(map(len, voice.synthesise(text))) / voice.sample_rate_hz
-                seconds.setdefault(language, []).append(length)
+                seconds[language].append(sum(map(len, voice.synthesise(text))) / voice.sample_rate_hz)
         finally:
             assembly.close()
     assert asked == [(socket, token)]

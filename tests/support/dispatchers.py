@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from cockpit.arbiter.arbiter import Arbiter
-from cockpit.arbiter.config import parse
+from cockpit.profile.orchestration import parse
 from cockpit.scheduling.dispatcher import Dispatcher
 from tests.support.arbiter_config import GOOD
 
