@@ -91,7 +91,7 @@ def load_profile(name: str, *, registry: Registry | None = None) -> LoadedProfil
     faults = [fault for document in chain for fault in document.faults]
     faults += [written.fault(violation) for violation in violations]
     if faults or profile is None:
-        ordered = sorted(set(faults), key=lambda fault: (written.depth(fault.place), fault.place))
+        ordered = sorted(dict.fromkeys(faults), key=lambda fault: (written.depth(fault.place), fault.place))
         raise ConfigError("\n".join(map(str, ordered)))
     arbiter = None if profile.orchestration is None else arbiter_config(profile.orchestration, profile.tasks)
     warnings = () if arbiter is None else tuple(map(written.fault, baseline_warnings(arbiter, facts)))

