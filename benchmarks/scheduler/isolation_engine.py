@@ -26,7 +26,8 @@ from typing import Any
 from benchmarks.harness.devices import ON_CPU, ON_CUDA, TrackedPlacement, model_folder
 from benchmarks.harness.report import Report, command_line, head, report_options
 from benchmarks.scheduler.contention import Case, measure, reach, table
-from cockpit.arbiter.config import ArbiterConfig, parse
+from cockpit.arbiter.config import ArbiterConfig
+from cockpit.profile.orchestration import parse
 from cockpit.scheduling.service import SchedulingPlan, SchedulingService, open_service
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.session import LmSession

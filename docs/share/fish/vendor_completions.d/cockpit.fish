@@ -70,7 +70,7 @@ complete -c cockpit -n '__cockpit_at "cockpit kernels"' -a 'build' -d 'Compile f
 complete -c cockpit -n '__cockpit_at "cockpit kernels"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit kernels build"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit kernels build"' -s h -l help -d 'Show the help and exit.'
-complete -c cockpit -n '__cockpit_at "cockpit profile"' -a 'check' -d 'Check a profile and everything it extends.'
+complete -c cockpit -n '__cockpit_at "cockpit profile"' -a 'check' -d 'Check a profile, everything it extends, and whether it can start here.'
 complete -c cockpit -n '__cockpit_at "cockpit profile"' -a 'show' -d 'Show the effective values of a profile, each with the place that set it; or explain one key.'
 complete -c cockpit -n '__cockpit_at "cockpit profile"' -a 'diff' -d 'Show the effective values in which two profiles differ, and where each was set.'
 complete -c cockpit -n '__cockpit_at "cockpit profile"' -a 'apply' -d 'Check a profile against this machine: memory plan, latency estimate, what changes.'
@@ -79,7 +79,7 @@ complete -c cockpit -n '__cockpit_at "cockpit profile check"' -l json -d 'Print 
 complete -c cockpit -n '__cockpit_at "cockpit profile check"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit profile check"' -a 'base cpu h200'
 complete -c cockpit -n '__cockpit_at "cockpit profile check"' -F
-complete -c cockpit -n '__cockpit_at "cockpit profile show"' -l explain -r -d 'One key, e.g. endpoint.reopen.'
+complete -c cockpit -n '__cockpit_at "cockpit profile show"' -l explain -r -d 'A key or section, such as tts.'
 complete -c cockpit -n '__cockpit_at "cockpit profile show"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit profile show"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit profile show"' -a 'base cpu h200'
