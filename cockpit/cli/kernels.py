@@ -8,6 +8,7 @@ from cockpit.cli.output import JsonFlag, print_json
 from cockpit.device.cuda.driver import BoundDriver
 from cockpit.device.cuda.kernel_store import KernelStore, nvrtc_version
 from cockpit.device.cuda_decode.checkpoint import wanted_kernels
+from models.errors import ModelMissing
 from models.store.store import Store
 
 app = typer.Typer(help="Compile the GPU kernels for the device here.", no_args_is_help=True, rich_markup_mode=None)
@@ -15,14 +16,16 @@ app = typer.Typer(help="Compile the GPU kernels for the device here.", no_args_i
 
 @app.command()
 def build(json: JsonFlag = False) -> None:
-    """Compile for GPU 0: the lanes' kernels, and the decode kernels of every built model that has weights for them."""
+    """Compile for GPU 0: the lanes' kernels, and the decode kernels of every built model that has weights for them.
+
+    A model that is not built is left out; one that is damaged, or was built for something else, is an error.
+    """
     models = Store.open()
     facts = BoundDriver().open(0)
     kernels, nvrtc = KernelStore(models.root), nvrtc_version()
-    rule = "models.build.llm_kernels:build_kernel_weights"
-    named = [entry.name for entry in models.registry.models if entry.build and entry.build.builder == rule]
-    built = [models.built(name) for name in named if models.is_built(name)]
-    paths = [kernels.build(source, facts, nvrtc) for source in wanted_kernels(built)]
+    named = [entry.name for entry in models.registry.models if entry.engine == "decode-kernels"]
+    built = models.built_all(name for name in named if not isinstance(models.fault(name), ModelMissing))
+    paths = [kernels.build(source, facts, nvrtc) for source in wanted_kernels(built.values())]
     if json:
         print_json({"device": facts.name, "capability": facts.capability, "nvrtc": nvrtc, "kernels": paths})
     else:

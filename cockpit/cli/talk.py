@@ -73,7 +73,8 @@ def talking(
     if trace is not None:
         check_writable(trace)
     loaded = load_profile(profile_name)
-    profile, store = loaded.profile, Store.open()
+    profile = loaded.profile
+    store = Store.open(device=profile.device)
     tracer: TraceRecorder | None = TraceRecorder() if trace else None
     used: Tracer = tracer or NullTracer()
     plan = _scheduling_plan(loaded, store, live=live)

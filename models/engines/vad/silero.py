@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from models.engines.placement import CpuPlacement
 
 WINDOW_SAMPLES = 512
-"""Samples the model judges at a time at 16 kHz (32 ms)."""
+"""Samples the model takes at a time at 16 kHz (32 ms)."""
 CONTEXT_SAMPLES = 64
 """Samples of the window before that the model expects in front."""
 
@@ -20,7 +20,7 @@ _RATE_HZ = 16_000
 
 
 class SileroVad:
-    """The judge. Not thread-safe: one stage owns it.
+    """The VAD model. Not thread-safe: one stage owns it.
 
     Input, context, state and probability live in buffers bound once: a window costs one copy and no allocation. The
     recurrent state moves back and forth between two buffers, so the graph never reads what it is writing.

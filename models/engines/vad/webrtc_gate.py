@@ -1,4 +1,4 @@
-"""The cheap gate before the judge: WebRTC's voice detector, a few microseconds per 10 ms."""
+"""The cheap gate before the VAD model: WebRTC's voice detector, a few microseconds per 10 ms."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class WebRtcGate:
     def maybe_speech(self, window: NDArray[np.float32]) -> bool:
         """True when any whole 10 ms up to the end of `window`, float32 (n,) in [-1, 1] at 16 kHz, sounds like speech.
 
-        What does not fill 10 ms is judged with the next window.
+        What does not fill 10 ms is looked at with the next window.
         """
         pcm = np.concatenate([self._pending, (window * 32767.0).astype(np.int16)])
         whole = len(pcm) - len(pcm) % _STEP_SAMPLES
         self._pending = pcm[whole:]
         speech = False
         for start in range(0, whole, _STEP_SAMPLES):
-            # Every piece is judged, even after a hit: the detector's noise estimate must hear the whole stream.
+            # Every piece is looked at, even after a hit: the detector's noise estimate must hear the whole stream.
             speech |= self._vad.is_speech(pcm[start : start + _STEP_SAMPLES].tobytes(), _RATE_HZ)
         return speech
 
@@ -57,7 +57,7 @@ class WebRtcGate:
 
 
 class OpenGate:
-    """No gate: the judge hears every window."""
+    """No gate: the VAD model gets every window."""
 
     def maybe_speech(self, window: NDArray[np.float32]) -> bool:
         """Always True."""
