@@ -159,13 +159,22 @@ def _between_digits(tokens: list[Token]) -> list[tuple[int, int]]:
 
 
 def _unbroken(tokens: list[Token], lexicon: Lexicon) -> list[tuple[int, int]]:
-    """Token ranges that no joining word cuts: numbers ("nineteen and a half"), names ("和平饭店") and words with it in
-    their midst ("暖和一点").
+    """Token ranges that no joining word cuts: numbers ("nineteen and a half"), names ("和平饭店", "协和医院") and words
+    with it in their midst ("暖和一点").
     """
     numbers = [(number.start, number.end) for number in find_numbers([token.text for token in tokens])]
     named = ("place", "kind", "device", "music", "command")
     said = [match for match in lexicon.find(tokens) if match.cost == 0.0]
     names = [(match.start, match.end) for match in said if any(match.has(group) for group in named)]
+    covered = {i for match in said for i in range(match.start, match.end)}
+    names += [
+        (match.start - 2, match.end)
+        for match in said
+        if (match.has("place") or match.has("kind"))
+        and match.start > 1
+        and tokens[match.start - 1].text == "和"
+        and match.start - 2 not in covered
+    ]
     return numbers + names + [(match.start + 1, match.end) for match in said if match.has("verb") or match.has("feel")]
 
 

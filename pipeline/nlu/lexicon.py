@@ -178,8 +178,15 @@ class Lexicon:
                     if abs(size - letters) > 3 or abs(len(phrase) - len(heard)) > 1 or heard == phrase:
                         continue
                     likeness = english_likeness(heard, phrase)
-                    if likeness >= FUZZY_LIKENESS:
+                    if likeness >= FUZZY_LIKENESS and not (tag.startswith("place.") and _another_name(heard, phrase)):
                         found[(start, end)][tag] = (1.0 - likeness) * len(heard)
+
+
+def _another_name(heard: tuple[str, ...], phrase: tuple[str, ...]) -> bool:
+    """True where only the common words are shared: "good restaurant" is not "noodle restaurant"."""
+    own = tuple(word for word in heard if word not in phrase)
+    wanted = tuple(word for word in phrase if word not in heard)
+    return not own or not wanted or english_likeness(own, wanted) < FUZZY_LIKENESS
 
 
 def _numerals(words: tuple[str, ...]) -> set[int]:

@@ -112,18 +112,18 @@ def navigation_call(evidence: Evidence) -> ToolCall | None:
     if re.search(r"不去了|不用导航|不要导航|别导航|不导航", evidence.text):
         return ToolCall("cancel_navigation", {})
     if places and not gos and evidence.words[0] in _SOUNDS_LIKE_GO and places[0].start == 1:
-        return ToolCall("navigate_to", {"place": place_key(evidence, places[0].tags), "avoid": avoid})
+        return ToolCall("navigate_to", {"place": place_key(evidence, places[0], 1), "avoid": avoid})
     if gos and places:
         target = next((match for match in places if match.start >= gos[0].end), places[-1])
         if _blocked(evidence, gos[0], target):
             return None
-        return ToolCall("navigate_to", {"place": place_key(evidence, target.tags), "avoid": avoid})
+        return ToolCall("navigate_to", {"place": place_key(evidence, target), "avoid": avoid})
     if places and (evidence.has("device.nav") or (avoid and not evidence.of("device"))):
-        return ToolCall("navigate_to", {"place": place_key(evidence, places[-1].tags), "avoid": avoid})
+        return ToolCall("navigate_to", {"place": place_key(evidence, places[-1]), "avoid": avoid})
     if places and (evidence.has("mark.nearest") or _only_place(evidence, places)) and not evidence.of("device"):
-        return ToolCall("navigate_to", {"place": place_key(evidence, places[-1].tags), "avoid": avoid})
+        return ToolCall("navigate_to", {"place": place_key(evidence, places[-1]), "avoid": avoid})
     if places and _NEED.search(evidence.text) and not evidence.of("device") and not evidence.of("forbid"):
-        return ToolCall("navigate_to", {"place": place_key(evidence, places[-1].tags), "avoid": avoid})
+        return ToolCall("navigate_to", {"place": place_key(evidence, places[-1]), "avoid": avoid})
     if gos and not places and not evidence.has("verb.next", "verb.previous"):
         return _unknown_trip(evidence, gos[0], avoid)
     if avoid and not evidence.of("device"):

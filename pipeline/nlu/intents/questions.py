@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
+from pipeline.nlu.lexicon import Match
 from pipeline.nlu.slots import seat_zone
 
 _LEAD = r"^\W*(?:(?:hey|ok|okay|please|hello|hi|so|well|and|cockpit|uh|um)\W+)*"
@@ -265,13 +266,65 @@ def _is_distance(evidence: Evidence) -> bool:
 
 def _distance(evidence: Evidence) -> ToolCall:
     match = (evidence.of("place") or evidence.of("kind"))[-1]
-    return ToolCall("ask_distance", {"place": place_key(evidence, match.tags)})
+    return ToolCall("ask_distance", {"place": place_key(evidence, match)})
 
 
-def place_key(evidence: Evidence, tags: frozenset[str]) -> str:
-    """The argument for a place match: the kind when only the kind (or "nearest") was said, else the place itself."""
-    kinds = sorted(tag.removeprefix("kind.") for tag in tags if tag.startswith("kind."))
-    places = sorted(tag.removeprefix("place.") for tag in tags if tag.startswith("place."))
+_NO_NAME_WORDS = (
+    "the a an to my our your some any of in on at near by from for with into me us we i you it is are be this that next "
+    "last first nearest closest other another and or there here up down back way how far out go going get find no "
+    "not need want"
+)
+_NO_NAME = frozenset(_NO_NAME_WORDS.split()) | frozenset(
+    "的个家间所座这那到去回往在离有找想要我你们给把从一下前后旁附近上里最再先就还也"
+)
+"""Words before a kind of place that are no part of a name."""
+_INDEFINITE = frozenset(("a", "an", "some", "any", "another"))
+_BESIDE_A_PLACE = ("filler", "mark", "verb", "ask", "option")
+
+
+def place_key(evidence: Evidence, match: Match, after: int = 0) -> str:
+    """The argument for a place match: the kind when only the kind (or "nearest") was said, else the place itself; the
+    words as said where they name a place that the list does not hold ("Heathrow airport"): the tool refuses it by name.
+    A name begins at word `after` at the earliest.
+    """
+    unknown = _unknown_name(evidence, match, after)
+    if unknown is not None:
+        return unknown
+    kinds = sorted(tag.removeprefix("kind.") for tag in match.tags if tag.startswith("kind."))
+    places = sorted(tag.removeprefix("place.") for tag in match.tags if tag.startswith("place."))
     if kinds and (evidence.has("mark.nearest") or not places or len(places) > 1):
         return kinds[0]
     return places[0] if places else kinds[0]
+
+
+def _unknown_name(evidence: Evidence, match: Match, after: int) -> str | None:
+    """The name that the words around a place make with it; None where they only describe ("a cheap hotel")."""
+    beside = {
+        i
+        for other in evidence.matches
+        if any(other.has(group) for group in _BESIDE_A_PLACE) and other.cost == 0.0
+        for i in range(other.start, other.end)
+    }
+    start = match.start
+    while start > after and start - 1 not in beside and evidence.words[start - 1] not in _NO_NAME:
+        start -= 1
+    end = _end_of_name(evidence, match)
+    if (start, end) == (match.start, match.end):
+        return None
+    heard = evidence.text[evidence.tokens[start].start : evidence.tokens[match.start].start]
+    described = not _INDEFINITE.isdisjoint(evidence.words[max(start - 1, 0) : start]) and heard == heard.lower()
+    return None if described and end == match.end else evidence.slice_text(start, end)[:80]
+
+
+def _end_of_name(evidence: Evidence, match: Match) -> int:
+    """Behind the words directly after a place that belong to its name: another place ("北京|大学") or a name of their
+    own ("hotel Adlon").
+    """
+    end = match.end
+    for other in evidence.matches:
+        if other.start == end and (other.has("place") or other.has("kind")) and other.cost == 0.0:
+            end = other.end
+    covered = {i for other in evidence.matches for i in range(other.start, other.end)}
+    while end < len(evidence.tokens) and end not in covered and evidence.text[evidence.tokens[end].start].isupper():
+        end += 1
+    return end
