@@ -7,6 +7,7 @@ command, about two seconds for `cockpit say`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -29,11 +30,14 @@ def completion(shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bas
 
 
 def programs() -> list[CommandNode]:
-    """Both programs with everything in them."""
-    from cockpit.cli import full_app
+    """Both programs with everything in them, in the order of their help pages."""
+    from cockpit.cli import COMMANDS, full_app
     from cockpit.cli.o3ctl import app
 
-    return [command_tree(full_app(), "cockpit"), command_tree(app, "o3ctl")]
+    order = [command.name for command in COMMANDS]
+    cockpit = command_tree(full_app(), "cockpit")
+    ordered = sorted(cockpit.commands, key=lambda node: order.index(node.path[-1]))
+    return [replace(cockpit, commands=tuple(ordered)), command_tree(app, "o3ctl")]
 
 
 def script(program: CommandNode, shell: Shell) -> str:
