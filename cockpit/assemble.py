@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from cockpit.arbiter.config import PolicyBounds
 from cockpit.arbiter.lanes import plan_lanes
@@ -20,13 +20,9 @@ from cockpit.scheduling.service import SchedulingPlan, SchedulingService, open_s
 from cockpit.scheduling.voice_task import check_voice_task, open_voice_task
 from cockpit.scheduling.warmup import WarmUps
 from cockpit.wake_word import open_wake
-from models.engines.base import Voice
-from models.engines.llm.causal_lm import CausalLM
-from models.engines.tts.espeak import EspeakVoice, EspeakWorker
-from models.engines.tts.piper import PiperVoice
-from models.engines.vad.silero import SileroVad
+from models.engines import factory
+from models.engines.base import SpeechRecognizer, Voice
 from models.engines.vad.webrtc_gate import WebRtcGate
-from models.engines.whisper.engine import WhisperEngine
 from models.store.store import Store
 from pipeline.asr import AsrStage
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler
@@ -39,12 +35,17 @@ from pipeline.tts.stage import TtsStage
 from pipeline.turns import Generations, TurnIds
 from pipeline.vehicle.signals import EmbeddedTree, SignalBackend
 
+if TYPE_CHECKING:
+    from models.engines.llm.causal_lm import CausalLM
+    from models.engines.tts.espeak import EspeakWorker
+
 T = TypeVar("T")
+OptionsT = TypeVar("OptionsT")
 Announce = Callable[[str, float], None]
 """Called with (what was loaded, milliseconds) as each part becomes ready."""
 
-ESPEAK = "espeak-ng"
-ESPEAK_VOICES: dict[Language, str] = {"en": "en-us", "zh": "cmn"}
+VAD = "silero-vad"
+PHONEMES = "espeak-ng"
 
 
 def _quiet(_what: str, _milliseconds: float) -> None:
@@ -53,6 +54,18 @@ def _quiet(_what: str, _milliseconds: float) -> None:
 
 def _nothing(_sample: int) -> object:
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltModels:
+    """The models of a profile, verified. folders: where each was built."""
+
+    store: Store
+    folders: dict[str, Path]
+
+    def load(self, table: Mapping[str, Callable[[Path, OptionsT], T]], name: str, options: OptionsT) -> T:
+        """`name` by its engine. See `models.engines.factory.load_engine`."""
+        return factory.load_engine(table, self.store, name, self.folders[name], options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +121,9 @@ def assemble(
             service = _timed("lanes", announce, lambda: open_service(plan, profile.device, tracer))
         placements = engine_placements(profile, service)
         growth = Growth(placements.used_bytes)
-        assembly = _load(profile, folders, sink, tracer or NullTracer(), announce, service, placements, growth)
+        assembly = _load(
+            profile, BuiltModels(store, folders), sink, tracer or NullTracer(), announce, service, placements, growth
+        )
         measured = lane_peaks(growth.of_stage, memory, placements.stages(profile))
         if measured:
             plan_of(profile, config, store, total_bytes, measured).check()
@@ -134,7 +149,7 @@ def _peaks_file(profile: Profile, scheduling: SchedulingPlan | None, total_bytes
 
 def _load(
     profile: Profile,
-    folders: dict[str, Path],
+    models: BuiltModels,
     sink: Sink,
     tracer: Tracer,
     announce: Announce,
@@ -145,12 +160,12 @@ def _load(
     generations, turn_ids = Generations(), TurnIds()
 
     with growth.around("asr"):
-        recogniser = _timed("asr", announce, lambda: _recogniser(profile, folders, placements))
+        recogniser = _timed("asr", announce, lambda: _recogniser(profile, models, placements))
     with growth.around("llm"):
-        model = _timed("llm", announce, lambda: _language_model(profile, folders, placements, service))
-    espeak = EspeakWorker.load(folders[ESPEAK])
+        model = _timed("llm", announce, lambda: _language_model(profile, models, placements, service))
+    espeak = models.load(factory.PHONEMIZERS, PHONEMES, None)
     with growth.around("tts"):
-        tts = _timed("tts", announce, lambda: _voices(profile, folders, espeak, placements))
+        tts = _timed("tts", announce, lambda: _voices(profile, models, espeak, placements))
     dialogue = DialogueManager.create(
         _vehicle(profile),
         model,
@@ -158,7 +173,7 @@ def _load(
         reply_tokens=profile.llm.max_reply_tokens,
     )
     endpointer = Endpointer(
-        profile.endpoint.config, WebRtcGate.load(), SileroVad.load(folders["silero-vad"]), generations, turn_ids
+        profile.endpoint.config, WebRtcGate.load(), models.load(factory.VADS, VAD, None), generations, turn_ids
     )
     words = hotwords if profile.asr.hotwords else None
     asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
@@ -171,7 +186,7 @@ def _load(
     with scheduler.block(bool):  # under leases, so that its sessions are booked from the start
         _timed("prefix", announce, lambda: dialogue.warm_up(scheduler))
     placements.seal()
-    wake = open_wake(profile.wake, folders, on_wake)
+    wake = open_wake(profile.wake, models.folders, on_wake)
     parts = Parts(endpointer, asr, dialogue, tts, sink, generations, tracer, scheduler, wake)
     return Assembly(parts, turn_ids, espeak, placements, service, warm_ups)
 
@@ -183,39 +198,35 @@ def _timed(what: str, announce: Announce, make: Callable[[], T]) -> T:
     return made
 
 
-def _recogniser(profile: Profile, folders: dict[str, Path], placements: EnginePlacements) -> WhisperEngine:
-    engine = WhisperEngine.load(folders[profile.asr.model], placement=placements.asr)
+def _recogniser(profile: Profile, models: BuiltModels, placements: EnginePlacements) -> SpeechRecognizer:
+    engine = models.load(factory.RECOGNIZERS, profile.asr.model, placements.asr)
     engine.warm_up()
     return engine
 
 
 def _language_model(
-    profile: Profile, folders: dict[str, Path], placements: EnginePlacements, service: SchedulingService | None
+    profile: Profile, models: BuiltModels, placements: EnginePlacements, service: SchedulingService | None
 ) -> CausalLM:
-    knobs = PolicyBounds() if service is None else service.config.policy
-    model = CausalLM.load(
-        folders[profile.llm.model],
+    bounds = PolicyBounds() if service is None else service.config.policy
+    options = factory.LlmOptions(
         threads=profile.llm.threads,
         context_tokens=profile.llm.context_tokens,
-        placements=placements.llm,
         slots=KV_SESSIONS,
-        drafts=[count for count in knobs.draft_tokens if count],
+        drafts=[count for count in bounds.draft_tokens if count],
+        placements=placements.llm,
     )
+    model = models.load(factory.LANGUAGE_MODELS, profile.llm.model, options)
     if placements.llm is not None:  # captures every graph, before anything urgent may run
-        model.warm_up(longest_chunk=max(knobs.prefill_chunk_tokens))
+        model.warm_up(longest_chunk=max(bounds.prefill_chunk_tokens))
     return model
 
 
-def _voices(profile: Profile, folders: dict[str, Path], espeak: EspeakWorker, placements: EnginePlacements) -> TtsStage:
+def _voices(profile: Profile, models: BuiltModels, espeak: EspeakWorker, placements: EnginePlacements) -> TtsStage:
     voices: dict[Language, Voice] = {}
     chosen: tuple[tuple[Language, str], ...] = (("en", profile.tts.en_voice), ("zh", profile.tts.zh_voice))
     for language, name in chosen:
-        if name == ESPEAK:
-            voices[language] = EspeakVoice(espeak, ESPEAK_VOICES[language], profile.tts.speed)
-        else:
-            voices[language] = PiperVoice.load(
-                folders[name], placement=placements.tts, phonemizer=espeak, speed=profile.tts.speed
-            )
+        options = factory.VoiceOptions(language, placements.tts, espeak, profile.tts.speed)
+        voices[language] = models.load(factory.VOICES, name, options)
     stage = TtsStage(voices)
     stage.warm_up()
     return stage

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cockpit.profile.sections import WakeSection
+from models.engines.factory import WAKE_WORDS, engine_of
 from pipeline.endpointing.wake_word import WakeDetector, WakeGate
 from pipeline.frames import AudioFrame
 
@@ -44,14 +45,7 @@ def open_wake(section: WakeSection, folders: Mapping[str, Path], on_wake: Callab
     def woken(sample: int) -> None:
         on_wake(sample)
 
-    return WakeGate(_detector(section, folders[section.engine]), section.config, woken)
-
-
-def _detector(section: WakeSection, folder: Path) -> WakeDetector:
-    if section.engine == "openwakeword":
-        from models.engines.wake.openwakeword import OpenWakeWordDetector
-
-        return OpenWakeWordDetector.load(folder, section.model)
-    from models.engines.wake.microwakeword import MicroWakeWordDetector
-
-    return MicroWakeWordDetector.load(folder, section.model)
+    detector: WakeDetector = engine_of(WAKE_WORDS, section.engine, section.engine)(
+        folders[section.engine], section.model
+    )
+    return WakeGate(detector, section.config, woken)

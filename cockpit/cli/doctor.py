@@ -23,7 +23,8 @@ def doctor(
     json: JsonFlag = False,
 ) -> None:
     """Check this machine: Python, packages, models, audio, disk, cores, GPU. Exit code 3 when something is missing."""
-    findings = list(all_findings(load_profile(profile), Store.open()))
+    loaded = load_profile(profile)
+    findings = list(all_findings(loaded, Store.open(device=loaded.profile.device)))
     missing = [finding for finding in findings if finding.status == "missing"]
     if json:
         print_json({"ok": not missing, "profile": profile, "findings": [found.as_json() for found in findings]})

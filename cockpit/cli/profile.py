@@ -51,7 +51,10 @@ def check(name: Name, json: JsonFlag = False) -> None:
         else:
             sys.stderr.write("\n".join(faults) + f"\n{_count(faults)}\n")
         raise typer.Exit(error.exit_code) from error
-    warnings, missing = [str(warning) for warning in loaded.warnings], _missing(loaded, Store.open())
+    warnings, missing = (
+        [str(warning) for warning in loaded.warnings],
+        _missing(loaded, Store.open(device=loaded.profile.device)),
+    )
     if json:
         faults = [_placed(loaded, found) for found in missing]
         print_json({"ok": not missing, "files": loaded.files, "faults": faults, "warnings": warnings})
@@ -120,7 +123,8 @@ def apply(
             f"a running Cockpit does not take a new profile yet: check it with --dry-run, then restart Cockpit with "
             f"--profile {name}"
         )
-    loaded, store = load_profile(name), Store.open()
+    loaded = load_profile(name)
+    store = Store.open(device=loaded.profile.device)
     in_use = against or ("cpu" if loaded.profile.device == "cpu" else "h200")
     memory = plan_memory(loaded, store, measured_peaks(loaded.profile, loaded.arbiter, store))
     missing = _missing(loaded, store)
