@@ -99,6 +99,7 @@ def test_a_start_that_fails_ends_the_engines_before_the_lanes(monkeypatch: pytes
     monkeypatch.setattr(assembling, "open_service", lambda *_: Opened())
     opened = EnginePlacements(place, place, close=lambda: order.append("engines"))
     monkeypatch.setattr(assembling, "engine_placements", lambda *_: opened)
+    monkeypatch.setattr(assembling, "require_runnable", lambda *_: None)
     monkeypatch.setattr(assembling, "_recogniser", fail)
     monkeypatch.setattr(Store, "built", lambda self, name: Path(name))
     monkeypatch.setattr(assembling, "plan_of", lambda *_: PLAN)
