@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,46 +28,18 @@ from cockpit.scheduling.control_socket import default_socket
 from cockpit.scheduling.llm_lease import LaneLlmScheduler, TaskLane
 from cockpit.scheduling.service import SchedulingPlan, SchedulingService, open_service
 from cockpit.scheduling.voice_task import must_bind
-from models.engines.llm.causal_lm import CausalLM
-from models.engines.llm.session import LmSession
 from models.errors import ConfigError
 from models.store.store import Store
 from pipeline.dialogue.llm_steps import LlmScheduler
-from tests.support.arbiter_config import patient
-from tests.support.paths import short_folder
 from tests.support.waiting import until
 
 QUESTION = "Why is the sky blue?"
 
 
-@pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    with short_folder() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def assembly(model_dir: Callable[[str], Path], folder: Path) -> Iterator[Assembly]:
-    loaded = load_profile("cpu")
-    for name in loaded.profile.models:
-        model_dir(name)
-    assert loaded.arbiter is not None
-    gc.collect()  # another module's models
-    plan = SchedulingPlan(patient(loaded.arbiter), folder / "o3.sock", state_dir=folder)
-    opened: list[object] = []
-    with pytest.MonkeyPatch.context() as patch:
-        original = CausalLM.open_session
-
-        def counted(model: CausalLM) -> LmSession:
-            opened.append(session := original(model))
-            return session
-
-        patch.setattr(CausalLM, "open_session", counted)
-        made = assemble(loaded.profile, Store.open(), NullSink(), scheduling=plan)
-    assert len(opened) == KV_SESSIONS, "memory_plan.py counts the caches of these"
-    yield made
-    made.close()
-    assert not (folder / "o3.sock").exists()
+@pytest.fixture
+def folder(control_socket: Path) -> Path:
+    """Where the shared chain has its socket."""
+    return control_socket.parent
 
 
 @pytest.fixture

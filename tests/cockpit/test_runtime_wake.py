@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,37 +11,31 @@ import pytest
 import soxr
 
 from cockpit.arbiter.config import DIALOGUE
-from cockpit.assemble import Assembly, assemble
+from cockpit.assemble import Assembly
 from cockpit.profile.load import load_profile
 from cockpit.profile.sections import WakeSection
-from cockpit.runtime import NullSink, Runtime
-from cockpit.scheduling.service import SchedulingPlan
+from cockpit.runtime import Runtime
 from cockpit.scheduling.warmup import STALE_NS
 from cockpit.wake_word import AlwaysAwake, open_wake
 from models.errors import ConfigError
-from models.store.store import Store
 from pipeline.audio.source import WavSource
 from pipeline.audio.wav import write_wav
 from pipeline.endpointing.wake_word import WakeGate
 from pipeline.frames import SAMPLE_RATE_HZ
-from tests.support.arbiter_config import patient
 
 COMMAND = "set the driver temperature to twenty two degrees."
 
 
-@pytest.fixture(scope="module")
-def assembly(model_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Assembly]:
-    path = tmp_path_factory.mktemp("profile") / "wake.yaml"
+@pytest.fixture
+def assembly(assembly: Assembly, model_dir: Callable[[str], Path], tmp_path: Path) -> Assembly:
+    """The shared chain with a wake word before it."""
+    path = tmp_path / "wake.yaml"
     path.write_text("extends: cpu\nwake: {engine: microwakeword, model: hey_jarvis}\n", encoding="utf-8")
-    loaded = load_profile(str(path))
-    assert "microwakeword" in loaded.profile.models
-    for name in loaded.profile.models:
-        model_dir(name)
-    assert loaded.arbiter is not None
-    gc.collect()  # another module's models
-    made = assemble(loaded.profile, Store.open(), NullSink(), scheduling=SchedulingPlan(patient(loaded.arbiter)))
-    yield made
-    made.close()
+    profile = load_profile(str(path)).profile
+    assert "microwakeword" in profile.models
+    assert assembly.warm_ups is not None
+    gate = open_wake(profile.wake, {"microwakeword": model_dir("microwakeword")}, assembly.warm_ups.at_wake)
+    return replace(assembly, parts=replace(assembly.parts, wake=gate))
 
 
 def wav(assembly: Assembly, text: str, path: Path, after_s: float = 1.0) -> Path:
