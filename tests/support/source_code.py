@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 from tests.support.paths import ROOT
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Every module that the file imports, in functions too; a name taken from a module counts as one."""
     names: set[str] = set()

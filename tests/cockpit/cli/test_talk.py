@@ -1,4 +1,4 @@
-"""say, ask and listen as a user runs them: in a process of their own, against the machine's model store."""
+"""say, ask and listen as a user runs them: once in a process of its own, else in this one on the shared chain."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ import subprocess
 import sys
 import wave
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from cockpit.assemble import Assembly
+from cockpit.cli import main, talk
 from cockpit.profile.load import load_profile
+from cockpit.profile.sections import Profile
+from cockpit.runtime import Sink
+from models.store.store import Store
+from pipeline.trace import Tracer
 from tests.support.paths import ROOT
 
 AUDIO = ROOT / "hil" / "audio"
@@ -26,6 +34,29 @@ def built(model_dir: Callable[[str], Path]) -> None:
 def cockpit(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cockpit", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+
+
+Here = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def here(cpu_assembly: Assembly, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    """`cockpit` in this process, on the chain that is there already instead of one that it assembles."""
+    cpu_assembly.parts.dialogue._history.clear()
+
+    def lend(_profile: Profile, _store: Store, sink: Sink, *, tracer: Tracer, **_: object) -> SimpleNamespace:
+        parts = replace(cpu_assembly.parts, sink=sink, tracer=tracer)
+        return SimpleNamespace(parts=parts, turn_ids=cpu_assembly.turn_ids, close=lambda: None)
+
+    monkeypatch.setattr(talk, "assemble", lend)
+
+    def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        words = [str(argument) for argument in arguments]
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        return subprocess.CompletedProcess(words, int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
 
 
 def test_say_prints_one_json_object_and_writes_replies_and_trace(tmp_path: Path) -> None:
@@ -44,31 +75,31 @@ def test_say_prints_one_json_object_and_writes_replies_and_trace(tmp_path: Path)
     assert {"asr", "tts"} <= {str(stage) for stage in stages} | _thread_names(trace)
 
 
-def test_say_shows_a_timeline() -> None:
-    ran = cockpit("say", AUDIO / "en15.wav", "--fast")
+def test_say_shows_a_timeline(here: Here) -> None:
+    ran = here("say", AUDIO / "en15.wav", "--fast")
     assert ran.returncode == 0, ran.stderr
     for expected in ("heard", "refused (out_of_range)", "16 to 30", "first audio"):
         assert expected in ran.stdout
 
 
-def test_say_without_speech_says_so(tmp_path: Path) -> None:
+def test_say_without_speech_says_so(here: Here, tmp_path: Path) -> None:
     with wave.open(str(tmp_path / "quiet.wav"), "wb") as quiet:
         quiet.setnchannels(2)
         quiet.setsampwidth(2)
         quiet.setframerate(44_100)
         quiet.writeframes(bytes(4 * 44_100))
-    ran = cockpit("say", tmp_path / "quiet.wav", "--fast")
+    ran = here("say", tmp_path / "quiet.wav", "--fast")
     assert ran.returncode == 0, ran.stderr
     assert "no speech heard" in ran.stdout
 
 
-def test_ask_answers_text() -> None:
-    ran = cockpit("ask", "turn on the rear defroster", "--json")
+def test_ask_answers_text(here: Here) -> None:
+    ran = here("ask", "turn on the rear defroster", "--json")
     assert ran.returncode == 0, ran.stderr
     (turn,) = json.loads(ran.stdout)["turns"]
     result = turn["tool_calls"][0]["result"]
     assert (result["status"], result["value"]) == ("done", True)
-    assert 0 < turn["ms"]["first_audio"] < 10_000
+    assert turn["ms"]["first_audio"] > 0
 
 
 @pytest.mark.parametrize(
@@ -82,8 +113,8 @@ def test_ask_answers_text() -> None:
         (("listen",), 3, ""),
     ],
 )
-def test_wrong_input_names_the_remedy(arguments: tuple[str, ...], code: int, message: str) -> None:
-    ran = cockpit(*arguments)
+def test_wrong_input_names_the_remedy(here: Here, arguments: tuple[str, ...], code: int, message: str) -> None:
+    ran = here(*arguments)
     assert ran.returncode == code, ran.stderr
     assert message in ran.stderr
     assert ran.stderr.startswith("cockpit: ")
