@@ -270,8 +270,8 @@ def _distance(evidence: Evidence) -> ToolCall:
 
 
 _NO_NAME_WORDS = (
-    "the a an to my our your some any of in on at near by from for with into me us we i you it is are be this that next "
-    "last first nearest closest other another and or there here up down back way how far out go going get find no "
+    "the a an to my our your some any of in on at near by from for with into me us we i you it is are be this that "
+    "next last first nearest closest other another and or there here up down back way how far out go going get find no "
     "not need want"
 )
 _NO_NAME = frozenset(_NO_NAME_WORDS.split()) | frozenset(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.dialogue.manager import DialogueManager
+from pipeline.frames import Language
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def dialogue() -> DialogueManager:
     ],
 )
 def test_refused_by_name(dialogue: DialogueManager, text: str, name: str) -> None:
-    language = "en" if text.isascii() else "zh"
+    language: Language = "en" if text.isascii() else "zh"
     plan = dialogue.plan(text, language)
     (result,) = dialogue.execute(plan, 1)
     assert (result.status, result.reason) == ("refused", "unknown_place")
