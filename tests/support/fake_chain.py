@@ -9,7 +9,6 @@ import numpy as np
 
 from cockpit.runtime import NullSink, Parts, Sink
 from models.engines.base import Audio, Hypothesis, never_cancelled
-from models.engines.vad.webrtc_gate import OpenGate
 from pipeline.asr import AsrStage
 from pipeline.dialogue.manager import DialogueManager
 from pipeline.endpointing.endpointer import EndpointConfig, Endpointer
@@ -18,7 +17,7 @@ from pipeline.trace import NullTracer, Tracer
 from pipeline.tts.stage import TtsStage
 from pipeline.turns import Generations, TurnIds
 from tests.support.audio_frames import frames
-from tests.support.fake_vad import LoudnessVad
+from tests.support.fake_vad import LoudnessVad, OpenGate
 
 MS = 16
 

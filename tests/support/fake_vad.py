@@ -17,3 +17,14 @@ class LoudnessVad:
         return 0.9 if float(np.abs(window).max()) > 0.1 else 0.1
 
     def reset(self) -> None: ...
+
+
+class OpenGate:
+    """No gate: the VAD model gets every window."""
+
+    def maybe_speech(self, window: NDArray[np.float32]) -> bool:
+        """Always True."""
+        return True
+
+    def reset(self) -> None:
+        """Nothing to forget."""

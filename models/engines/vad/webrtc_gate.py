@@ -54,14 +54,3 @@ class WebRtcGate:
         """Forget what was heard."""
         self._vad = self._vad_class(self._aggressiveness)
         self._pending = np.zeros(0, np.int16)
-
-
-class OpenGate:
-    """No gate: the VAD model gets every window."""
-
-    def maybe_speech(self, window: NDArray[np.float32]) -> bool:
-        """Always True."""
-        return True
-
-    def reset(self) -> None:
-        """Nothing to forget."""

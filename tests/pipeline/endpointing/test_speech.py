@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from hil.noise import active_level, mix, road_noise
 from models.build.silero import build_silero
 from models.engines.vad.silero import SileroVad
-from models.engines.vad.webrtc_gate import OpenGate, WebRtcGate
+from models.engines.vad.webrtc_gate import WebRtcGate
 from models.errors import ConfigError, ModelMissing, StartupError
 from pipeline.audio.wav import read_wav
 from pipeline.endpointing.endpointer import EndpointConfig, Endpointer
@@ -26,6 +26,7 @@ from pipeline.endpointing.vad import VoiceDetector
 from pipeline.frames import Utterance
 from pipeline.turns import Generations, TurnIds
 from tests.support.audio_frames import frames
+from tests.support.fake_vad import OpenGate
 from tests.support.paths import AUDIO as RECORDED
 
 COMMANDS: list[dict[str, Any]] = YAML(typ="safe").load((RECORDED / "manifest.yaml").read_text(encoding="utf-8"))

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.engines.vad.webrtc_gate import OpenGate
 from pipeline.endpointing.endpointer import EndpointConfig, Endpointer
 from pipeline.frames import AudioFrame, Utterance
 from pipeline.turns import Generations, TurnIds
 from tests.support.audio_frames import frames
-from tests.support.fake_vad import LoudnessVad
+from tests.support.fake_vad import LoudnessVad, OpenGate
 
 MS = 16
 
