@@ -17,7 +17,7 @@ from cockpit.runtime import Parts, Sink
 from cockpit.scheduling.measured_memory import Growth, PeaksFile, lane_peaks
 from cockpit.scheduling.placements import EnginePlacements, engine_placements
 from cockpit.scheduling.service import SchedulingPlan, SchedulingService, open_service
-from cockpit.scheduling.voice_task import check_voice_task, open_voice_task
+from cockpit.scheduling.voice_task import open_voice_task
 from cockpit.scheduling.warmup import WarmUps
 from cockpit.wake_word import open_wake
 from models.engines import factory
@@ -104,10 +104,7 @@ def assemble(
     Raises what `require_runnable` finds (ModelUnusable naming the command, ConfigError for what does not fit the
     device), DeviceUnavailable for a device that is not there.
     """
-    config = None
-    if scheduling is not None:
-        config = scheduling.config
-        check_voice_task(config)
+    config = None if scheduling is None else scheduling.config
     total_bytes = device_memory_bytes(profile.device)
     file = _peaks_file(profile, scheduling, total_bytes)
     peaks = None if file is None else file.peaks()

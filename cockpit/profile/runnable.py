@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from cockpit.arbiter.config import ArbiterConfig
+from cockpit.arbiter.config import DIALOGUE, ArbiterConfig
 from cockpit.profile.base import Violation, dotted
 from cockpit.profile.memory_plan import device_memory_bytes, plan_of
 from cockpit.profile.orchestration import budget_violations, unit_violations
@@ -65,6 +65,7 @@ def findings(
     profile: Profile, arbiter: ArbiterConfig | None, store: Store, peaks: Mapping[str, int] | None = None
 ) -> Iterator[Finding]:
     """Every check. peaks: see `plan_of`."""
+    yield from _tasks(profile, arbiter)
     yield from _privacy(profile)
     yield from _vehicle(profile)
     yield onnxruntime(profile.device)
@@ -72,6 +73,18 @@ def findings(
     yield from _wake_word(profile, store)
     yield from gpu(required=profile.device == "cuda")
     yield from _device(profile, arbiter, store, peaks)
+
+
+def _tasks(profile: Profile, arbiter: ArbiterConfig | None) -> Iterator[Finding]:
+    """The tasks that the voice chain runs as."""
+    if arbiter is None and profile.device != "cpu":
+        detail = "every engine on a GPU runs in a lane"
+        remedy = "add orchestration and tasks, as in profiles/h200.yaml"
+        yield Finding("tasks", "missing", detail, remedy, ("device",), ConfigError)
+    if arbiter is not None and DIALOGUE not in arbiter.tasks:
+        detail = f"the voice chain runs as {DIALOGUE}, which is not among {', '.join(arbiter.tasks)}"
+        remedy = "add it, or leave out orchestration and tasks"
+        yield Finding("tasks", "missing", detail, remedy, ("tasks",), ConfigError)
 
 
 def _privacy(profile: Profile) -> Iterator[Finding]:

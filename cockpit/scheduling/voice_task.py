@@ -6,12 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from cockpit.arbiter.config import DIALOGUE, ArbiterConfig
+from cockpit.arbiter.config import DIALOGUE
 from cockpit.scheduling.llm_lease import LaneLlmScheduler, TaskLane
 from cockpit.scheduling.service import SchedulingService
 from cockpit.scheduling.warmup import Warmer, WarmUps
 from models.engines.llm.causal_lm import CausalLM
-from models.errors import ConfigError
 
 _WARM_TOKENS = 24
 """A short turn's worth of new prompt: what a real request computes beyond its cached prefix."""
@@ -23,15 +22,6 @@ class VoiceTask:
 
     scheduler: LaneLlmScheduler
     warm_ups: WarmUps
-
-
-def check_voice_task(config: ArbiterConfig) -> None:
-    """Raises ConfigError for tasks without the one that the voice chain runs as."""
-    if DIALOGUE not in config.tasks:
-        raise ConfigError(
-            f"tasks: the voice chain runs as {DIALOGUE}, which this profile does not name "
-            f"({', '.join(config.tasks)}): add it, or leave out orchestration and tasks"
-        )
 
 
 def open_voice_task(service: SchedulingService, model: CausalLM, *, lanes: bool) -> VoiceTask:

@@ -239,16 +239,16 @@ def test_a_profile_cannot_be_changed() -> None:
 TASKS = "tasks:\n  dialogue_task: {latency_sla: SLA}\n"
 
 
-@pytest.mark.parametrize(("parent", "floor"), [("cpu", "79 ms"), ("h200", "9 ms")])
-def test_an_sla_that_was_never_met_is_a_warning_at_its_line(tmp_path: Path, parent: str, floor: str) -> None:
+@pytest.mark.parametrize(("parent", "baseline"), [("cpu", "79 ms"), ("h200", "9 ms")])
+def test_an_sla_that_was_never_met_is_a_warning_at_its_line(tmp_path: Path, parent: str, baseline: str) -> None:
     tight = load_profile(write(tmp_path, f"extends: {parent}\n" + TASKS.replace("SLA", "5ms")))
     (warning,) = tight.warnings
     assert "p.yaml:3:" in str(warning)
-    assert f"5 ms is shorter than the {floor} measured" in str(warning)
+    assert f"5 ms is shorter than the {baseline} measured" in str(warning)
     assert load_profile(write(tmp_path, f"extends: {parent}\n" + TASKS.replace("SLA", "500ms"))).warnings == ()
 
 
-def test_other_models_have_no_floor(tmp_path: Path) -> None:
+def test_other_models_have_no_baseline(tmp_path: Path) -> None:
     text = "extends: cpu\nllm: {model: smollm2-135m-instruct}\n" + TASKS.replace("SLA", "5ms")
     assert load_profile(write(tmp_path, text)).warnings == ()
 

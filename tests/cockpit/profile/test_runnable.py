@@ -38,6 +38,7 @@ CANNOT_START = {
     "tasks: {dialogue_task: {memory_budget_mb: 9000000}}\n": ("tasks.dialogue_task.memory_budget_mb", ConfigError),
     "orchestration: {clusters: {cores_b: 4000}}\n": ("orchestration.clusters", ConfigError),
     "tasks: {dialogue_task: {memory_budget_mb: 1}}\n": ("memory", ConfigError),
+    "tasks: {dialogue_task: null}\n": ("the voice chain runs as dialogue_task", ConfigError),
     KUKSA: ("vehicle.socket", StartupError),
 }
 
