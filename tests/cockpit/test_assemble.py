@@ -7,29 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from cockpit.assemble import assemble
-from cockpit.profile.load import load_profile
+from cockpit import assemble
 from cockpit.profile.sections import Profile
-from cockpit.runtime import NullSink
+from cockpit.scheduling.placements import engine_placements
+from models.engines.tts.espeak import EspeakWorker
 from models.store.store import Store
 from pipeline.frames import Language
+from pipeline.tts.stage import TtsStage
 from pipeline.vehicle import kuksa
 from pipeline.vehicle.signals import EmbeddedTree
 
-
-@pytest.fixture(autouse=True)
-def built(model_dir: Callable[[str], Path]) -> None:
-    for name in Profile().models:
-        model_dir(name)
+TEXTS: dict[Language, str] = {"en": "The passenger window is open now.", "zh": "副驾车窗已打开。"}
 
 
-def test_speed_and_the_databrokers_token_reach_their_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    socket, token = tmp_path / "broker.sock", tmp_path / "token"
-    socket.touch()
-    token.write_text("narrow-scope\n", encoding="utf-8")
-    file = tmp_path / "p.yaml"
-    vehicle = f"vehicle: {{backend: kuksa, socket: {socket}, token_file: {token}}}\n"
-    file.write_text(f"extends: base\ntts: {{speed: 1.5}}\n{vehicle}", encoding="utf-8")
+def test_the_databrokers_socket_and_token_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Path, Path | None]] = []
 
     def connect(where: Path, *, token_file: Path | None = None) -> EmbeddedTree:
@@ -37,16 +28,27 @@ def test_speed_and_the_databrokers_token_reach_their_parts(tmp_path: Path, monke
         return EmbeddedTree()
 
     monkeypatch.setattr(kuksa.KuksaTree, "connect", connect)
-    seconds: dict[Language, list[float]] = {"en": [], "zh": []}
-    texts: dict[Language, str] = {"en": "The passenger window is open now.", "zh": "副驾车窗已打开。"}
-    for name in ("base", str(file)):
-        assembly = assemble(load_profile(name).profile, Store.open(), NullSink())
-        try:
-            for language, text in texts.items():
-                voice = assembly.parts.tts._voices[language]
-                seconds[language].append(sum(map(len, voice.synthesise(text))) / voice.sample_rate_hz)
-        finally:
-            assembly.close()
-    assert asked == [(socket, token)]
-    for usual, fast in seconds.values():
-        assert fast < 0.9 * usual
+    vehicle = {"backend": "kuksa", "socket": str(tmp_path / "broker.sock"), "token_file": str(tmp_path / "token")}
+    assemble._vehicle(Profile.model_validate({"vehicle": vehicle}))
+    assert asked == [(tmp_path / "broker.sock", tmp_path / "token")]
+
+
+def test_speed_reaches_both_voices(model_dir: Callable[[str], Path]) -> None:
+    folders = {name: model_dir(name) for name in ("piper-en-joe", "espeak-ng")}
+    models = assemble.BuiltModels(Store.open(), folders)
+    worker = EspeakWorker.load(folders["espeak-ng"])
+
+    def seconds(speed: float) -> dict[Language, float]:
+        profile = Profile.model_validate({"tts": {"speed": speed}})
+        stage: TtsStage = assemble._voices(profile, models, worker, engine_placements(profile, None))
+        return {
+            language: sum(map(len, voice.synthesise(TEXTS[language]))) / voice.sample_rate_hz
+            for language, voice in stage._voices.items()
+        }
+
+    try:
+        usual, fast = seconds(1.0), seconds(1.8)
+    finally:
+        worker.close()
+    for language in TEXTS:
+        assert fast[language] < 0.85 * usual[language], language
