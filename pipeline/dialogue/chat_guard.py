@@ -16,16 +16,38 @@ _DEEDS = (
     r"(?:turn|switch|set|open|clos|start|stopp?|activat|adjust|enabl|disabl|increas|decreas|lower|rais|play|paus|lock"
     r"|unlock|navigat|call|chang|mut|plan|book|send|sent|add|put|tak|took|driv|brak|park|charg)"
 )
+_THINGS_EN = (
+    "windows?|sunroof|doors?|trunk|boot|lights?|wipers?|seats?|heating|heater|fan|air conditioning|ac|temperature"
+    "|volume|music|radio|defroster|navigation|route|screen"
+)
+_THINGS_ZH = "车窗|窗户|天窗|车门|后备箱|车灯|雨刷|座椅|暖气|风量|空调|温度|音量|音乐|收音机|除雾|导航|路线|屏幕"
+"""What a reply may say nothing about: only the car itself, read back, tells its state."""
+_CALL = re.compile(r"^\s*(?:```|[{\[<])|[\"']?(?:name|arguments|tool_call|function)[\"']?\s*[:=]\s*[\"'{]")
+"""A tool call that the model writes out."""
+_ACKNOWLEDGED: dict[Language, re.Pattern[str]] = {
+    "en": re.compile(
+        r"\s*(?:ok(?:ay)?|sure(?: thing)?|done|got it|alright|all right|certainly|of course|absolutely|no problem)"
+        r"[\s,.!-]+",
+        re.IGNORECASE,
+    ),
+    "zh": re.compile(r"\s*(?:好的?|没问题|当然可以|当然|可以|行|收到|明白了?|知道了|完成了?)[，,。！!\s]+"),
+}
+"""Said first it sounds as if the car obeyed: it is left out."""
 _CLAIM: dict[Language, re.Pattern[str]] = {
     "en": re.compile(
         rf"\b(?:I|I've|I'll|I'm|I have|I will|I am|let me)(?: (?:have|will|am|now|just|already|going to|can))*"
-        rf" {_DEEDS}\w*\b|\b(?:has|have) been {_DEEDS}\w*\b|\bis now (?:on|off|open|closed|set|{_DEEDS}\w*)\b",
+        rf" {_DEEDS}\w*\b|\b(?:has|have) been {_DEEDS}\w*\b|\bis now (?:on|off|open|closed|set|{_DEEDS}\w*)\b"
+        rf"|\b(?:the|your|this|our) (?:car|vehicle|{_THINGS_EN})\b(?: [\w'-]+){{0,3}}?"
+        r" (?:has|have|is|are|was|were|will)\b"
+        rf"|\byou(?:'ve| have)(?: \w+)? {_DEEDS}\w*\b",
         re.IGNORECASE,
     ),
     "zh": re.compile(
         r"(?:我|已经?|正在|马上|现在)(?:就|已经?|会|将|来|正在)*(?:为您|帮您|给您|为你|帮你|给你)"
         r"|已(?:经)?(?:打开|关闭|开启|调|设|播放|启动|锁|解锁|导航)|正在(?:打开|关闭|开启|调|设|播放|启动|导航)"
         r"|我(?:已经?|会|来|将|马上|正在)(?:打开|关闭|开启|调|设|播放|启动|导航)"
+        r"|已(?:经)?[^，。！？]{0,8}(?:了|好|成功|完成|完毕)"
+        rf"|(?:这辆车|您的车|你的车|本车|车辆|{_THINGS_ZH})[^，。！？]{{0,6}}?(?:有|是|已|开着|关着|打开了|关了|处于)"
     ),
 }
 _MAYBE_CLAIM: dict[Language, re.Pattern[str]] = {
@@ -100,6 +122,10 @@ class TalkFilter:
 
     def _sentence(self, sentence: str) -> str:
         """A whole sentence, or the rest of one; empty and done where it may not be spoken."""
+        if not self._said.strip():
+            sentence = self._unacknowledged(sentence)
+            if _ACKNOWLEDGED[self._language].fullmatch(f"{sentence.strip()}!"):
+                return ""
         if not sentence.strip() and not self._said.strip():
             return ""
         if self._forbidden(self._open_sentence() + sentence):
@@ -117,16 +143,23 @@ class TalkFilter:
             return ""
         if _OPENING[self._language].fullmatch(whole) or (self._language == "zh" and not _CJK.search(whole)):
             return ""
+        if not self._said.strip():
+            self._held = self._unacknowledged(self._held)
         maybe = _MAYBE_CLAIM[self._language].search(self._held)
         cut = len(self._held.rstrip(".!?")) if maybe is None else maybe.start()
         begun, self._held = self._held[:cut], self._held[cut:]
         return begun
 
+    def _unacknowledged(self, text: str) -> str:
+        """Without the "Sure, " at its beginning; a reply of nothing else stays for the end to judge."""
+        acknowledged = _ACKNOWLEDGED[self._language].match(text)
+        return text if acknowledged is None else text[acknowledged.end() :]
+
     def _open_sentence(self) -> str:
         return self._said if not self._sentences else ""
 
     def _forbidden(self, sentence: str) -> bool:
-        if _CLAIM[self._language].search(sentence.replace("’", "'")):
+        if _CLAIM[self._language].search(sentence.replace("’", "'")) or _CALL.search(sentence):
             return True
         has_chinese = _CJK.search(sentence) is not None
         if self._language == "en":

@@ -203,11 +203,12 @@ class DialogueManager:
             return Plan(text, language)
         parse = self.interpreter.parse(text, language, self._last_call())
         found = self.manual.find(text)
-        if not parse.clauses or _explained(found, parse):
+        explained = _explained(found, parse)
+        if (parse.half_heard and found is None) or (self._misheard(parse, avg_logprob) and not explained):
+            return Plan(text, language, (ToolCall("refuse", {"reason": "not_understood", "what": text.strip()[:80]}),))
+        if not parse.clauses or explained:
             decided_by: DecidedBy = "manual" if found is not None else "model" if self.lm is not None else "words"
             return Plan(text, language, chat=True, decided_by=decided_by)
-        if self._misheard(parse, avg_logprob):
-            return Plan(text, language, (ToolCall("refuse", {"reason": "not_understood", "what": text.strip()[:80]}),))
         calls: list[ToolCall] = []
         decided_by, ttft_ms, total_ms = "words", 0.0, 0.0
         for clause in parse.clauses:

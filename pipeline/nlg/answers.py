@@ -42,31 +42,42 @@ def _seat_of(path: str, zh: bool) -> str:
 
 
 def _openings(en: str, zh_name: str) -> Callable[[ToolResult, bool], str]:
-    """Windows or doors: which ones are open."""
+    """Windows or doors: which ones stand open, and how far."""
 
     def sentence(result: ToolResult, zh: bool) -> str:
-        pairs = zip(result.detail["paths"], result.detail["values"], strict=True)
-        opened = [_seat_of(path, zh) for path, value in pairs if value]
-        single = len(result.detail["paths"]) == 1
-        if single:
-            seat = _seat_of(result.detail["paths"][0], zh)
-            state = bool(opened)
-            return (
-                f"{seat}{zh_name}{'开着' if state else '关着'}。"
-                if zh
-                else f"The {seat} {en} is {'open' if state else 'closed'}."
-            )
-        if not opened:
-            return f"所有{zh_name}都关着。" if zh else f"All {en}s are closed."
-        if len(opened) == len(result.detail["paths"]):
-            return f"所有{zh_name}都开着。" if zh else f"All {en}s are open."
-        return (
-            f"{'、'.join(opened)}{zh_name}开着。"
-            if zh
-            else f"Open: {', '.join(opened)} {en}{'s' if len(opened) > 1 else ''}."
-        )
+        seats: dict[float, list[str]] = {}
+        for path, value in zip(result.detail["paths"], result.detail["values"], strict=True):
+            seats.setdefault(100.0 * value if isinstance(value, bool) else float(value), []).append(_seat_of(path, zh))
+        asked_for = len(result.detail["paths"])
+        parts = [_opened(seats.pop(far), far, asked_for) for far in sorted(seats, reverse=True)]
+        say_part = _opening_zh if zh else _opening_en
+        joined = ("，" if zh else ", ").join(say_part(part, zh_name if zh else en) for part in parts)
+        return joined + "。" if zh else joined[0].upper() + joined[1:] + "."
 
     return sentence
+
+
+_OPENED = tuple[list[str], float, bool]
+"""Seats, how far open in percent, and whether these are all of the car's."""
+
+
+def _opened(seats: list[str], far: float, asked_for: int) -> _OPENED:
+    return seats, far, asked_for == len(seats) == len(_SEATS_EN)
+
+
+def _opening_en(part: _OPENED, name: str) -> str:
+    seats, far, every = part
+    state = "closed" if far == 0 else "open" if far == 100 else f"open at {number(far)} percent"
+    if every:
+        return f"all {name}s are {state}"
+    which = f"{', '.join(seats[:-1])} and {seats[-1]}" if len(seats) > 1 else seats[0]
+    return f"the {which} {name}{'s are' if len(seats) > 1 else ' is'} {state}"
+
+
+def _opening_zh(part: _OPENED, name: str) -> str:
+    seats, far, every = part
+    state = "关着" if far == 0 else "开着" if far == 100 else f"开到百分之{number(far)}"
+    return f"所有{name}都{state}" if every else f"{'、'.join(seats)}{name}{state}"
 
 
 def _locks(result: ToolResult, zh: bool) -> str:

@@ -67,10 +67,13 @@ class Clause:
 class Parse:
     """What one transcript says, in the light of the last call. `clauses`: its wishes in order; empty when the words
     support no tool (then it is talk). `complete`: a whole command that is unlikely to go on, so the turn may end early.
+    `half_heard`: no clause, but a thing of the car is named and nothing is asked or told: what was wanted was not
+    understood, and talk about it would sound like an answer.
     """
 
     clauses: tuple[Clause, ...]
     complete: bool
+    half_heard: bool = False
 
 
 class Interpreter:
@@ -86,7 +89,8 @@ class Interpreter:
         parse = self._parses.get(key)
         if parse is None:
             clauses = tuple(_interpret(text, self.lexicon, language, last_call))
-            parse = self._parses[key] = Parse(clauses, _is_complete(text, clauses))
+            half_heard = not clauses and _names_a_thing(evidence_of(text, self.lexicon, language))
+            parse = self._parses[key] = Parse(clauses, _is_complete(text, clauses), half_heard)
             while len(self._parses) > _KEPT_PARSES:
                 self._parses.popitem(last=False)
         return parse
@@ -119,6 +123,15 @@ def _interpret(text: str, lexicon: Lexicon, language: Language, last_call: ToolC
     parts = _mend(parts, lexicon, language, last_call)
     clauses = [_clause(part) for part in parts if part.candidates]
     return _tidy(clauses)[:_MOST_CALLS]
+
+
+def _names_a_thing(evidence: Evidence) -> bool:
+    """A fragment: a thing of the car is named, half of the words at least are the car's, and nothing is asked."""
+    if not evidence.of("device") or evidence.of("forbid") or asked(evidence).is_question:
+        return False
+    known = {i for match in evidence.matches for i in range(match.start, match.end)}
+    known |= {i for number in evidence.numbers for i in range(number.start, number.end)}
+    return 2 * len(known) >= len(evidence.tokens)
 
 
 def _piece(text: str, lexicon: Lexicon, language: Language, last_call: ToolCall | None) -> _Piece:

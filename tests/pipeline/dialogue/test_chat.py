@@ -36,6 +36,20 @@ CASES: list[tuple[Language, str, str]] = [
     ("zh", "我是语音助手。我喜欢音乐。", "我是语音助手。我喜欢音乐。"),
     ("zh", "The capital of France is Paris, of course.", ""),
     ("zh", "ABS是防抱死系统。", "ABS是防抱死系统。"),
+    ("en", "The car has a plus-all windows feature.", ""),
+    ("en", "The windows are open now.", ""),
+    ("en", "Your seat heating is at fifty percent.", ""),
+    ("en", "You have opened the sunroof.", ""),
+    ("en", "Okay.", ""),
+    ("en", "Sure! Here is a joke about cars.", "Here is a joke about cars."),
+    ("en", '{"name": "set_window", "arguments": {"zone": "all"}}', ""),
+    ("en", '```json\n{"name": "set_fan"}\n```', ""),
+    ("en", 'Call: {"name": "set_fan"}', ""),
+    ("zh", "好，你已经操作了。", ""),
+    ("zh", "好的。", ""),
+    ("zh", "空调已经打开了。", ""),
+    ("zh", "车窗是开着的。", ""),
+    ("zh", '{"name": "set_window"}', ""),
 ]
 
 

@@ -54,3 +54,22 @@ def test_a_turn_says_who_decided() -> None:
     assert record.as_json()["decided_by"] is None
     record.decided_by = "manual"
     assert record.as_json()["decided_by"] == "manual"
+
+
+@pytest.mark.parametrize(
+    ("text", "language"), [("All the windows.", "en"), ("The plus all windows", "en"), ("把音量", "zh")]
+)
+def test_a_fragment_about_the_car_is_asked_for_again_and_no_talk(
+    dialogue: DialogueManager, text: str, language: Language
+) -> None:
+    plan = dialogue.plan(text, language)
+    assert [call.arguments["reason"] for call in plan.calls] == ["not_understood"]
+    assert not dialogue.is_complete(text, language)
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [("I love my car's seat heating", "en"), ("Why do windows fog up in winter", "en"), ("发动机声音有点怪", "zh")],
+)
+def test_talk_that_names_a_thing_stays_talk(dialogue: DialogueManager, text: str, language: Language) -> None:
+    assert dialogue.plan(text, language).chat

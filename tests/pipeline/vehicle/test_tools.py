@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.frames import ToolCall, ToolResult
+from pipeline.nlg.actions import say
 from pipeline.vehicle.places import load_places
 from pipeline.vehicle.schemas import BY_ACTION, SIMPLE, TOOL_NAMES, schema_of
 from pipeline.vehicle.signals import EmbeddedTree, SignalAccess, SignalError, load_signals
@@ -232,3 +233,30 @@ def test_random_calls_never_touch_a_forbidden_path(tools: Toolbox, tree: Embedde
         assert result.status in ("done", "refused", "failed")
     changed = {path for path, value in tree.snapshot().items() if value != before[path]}
     assert changed <= allowed
+
+
+@pytest.mark.parametrize(
+    ("positions", "zone", "en", "zh"),
+    [
+        ((40, 40, 40, 40), "any", "All windows are open at 40 percent.", "所有车窗都开到百分之40。"),
+        ((100, 100, 100, 100), "any", "All windows are open.", "所有车窗都开着。"),
+        ((0, 0, 0, 0), "any", "All windows are closed.", "所有车窗都关着。"),
+        ((40, 0, 0, 0), "driver", "The driver window is open at 40 percent.", "主驾车窗开到百分之40。"),
+        ((0, 0, 50, 50), "front", "The driver and passenger windows are closed.", "主驾、副驾车窗关着。"),
+        (
+            (100, 30, 0, 0),
+            "any",
+            "The driver window is open, the passenger window is open at 30 percent, "
+            "the rear left and rear right windows are closed.",
+            "主驾车窗开着，副驾车窗开到百分之30，左后、右后车窗关着。",
+        ),
+    ],
+)
+def test_the_answer_about_windows_is_their_true_state(positions: tuple[int, ...], zone: str, en: str, zh: str) -> None:
+    tree = EmbeddedTree()
+    toolbox = Toolbox(SignalAccess(tree), load_places())
+    seats = [(row, side) for row in (1, 2) for side in ("Driver", "Passenger")]
+    for (row, side), position in zip(seats, positions, strict=True):
+        tree.simulate(f"Vehicle.Cabin.Door.Row{row}.{side}Side.Window.Position", position)
+    result = toolbox.execute(ToolCall("ask_vehicle", {"item": "windows", "zone": zone}), 1)
+    assert (say([result], "en"), say([result], "zh")) == (en, zh)
