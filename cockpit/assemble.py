@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -58,10 +59,11 @@ def _nothing(_sample: int) -> object:
 
 @dataclass(frozen=True, slots=True)
 class BuiltModels:
-    """The models of a profile, verified. folders: where each was built."""
+    """The models of a profile, verified. folders: where each was built. opened: what to close if the start fails."""
 
     store: Store
     folders: dict[str, Path]
+    opened: ExitStack
 
     def load(self, table: Mapping[str, Callable[[Path, OptionsT], T]], name: str, options: OptionsT) -> T:
         """`name` by its engine. See `models.engines.factory.load_engine`."""
@@ -82,12 +84,13 @@ class Assembly:
     def close(self) -> None:
         """Free the engines and the device, take the control socket away, end the child process.
 
-        The runtime must be stopped before.
+        The runtime must be stopped before. Safe to call twice.
         """
-        self.placements.close()
-        if self.service is not None:
-            self.service.close()
-        self.espeak.close()
+        with ExitStack() as closing:  # last first, and each of them whatever another one raises
+            closing.callback(self.espeak.close)
+            if self.service is not None:
+                closing.callback(self.service.close)
+            closing.callback(self.placements.close)
 
 
 def assemble(
@@ -111,28 +114,24 @@ def assemble(
     require_runnable(profile, config, store, peaks)
     folders = store.built_all(profile.models)
     memory = plan_of(profile, config, store, total_bytes, peaks)
-    service, placements = None, None
-    try:
+    with ExitStack() as opened:
+        service = None
         if scheduling is not None:
             plan = replace(scheduling, memory=memory)
             service = _timed("lanes", announce, lambda: open_service(plan, profile.device, tracer))
+            opened.callback(service.close)
         placements = engine_placements(profile, service)
+        opened.callback(placements.close)
         growth = Growth(placements.used_bytes)
-        assembly = _load(
-            profile, BuiltModels(store, folders), sink, tracer or NullTracer(), announce, service, placements, growth
-        )
+        models = BuiltModels(store, folders, opened)
+        assembly = _load(profile, models, sink, tracer or NullTracer(), announce, service, placements, growth)
         measured = lane_peaks(growth.of_stage, memory, placements.stages(profile))
         if measured:
             plan_of(profile, config, store, total_bytes, measured).check()
             if file is not None:
                 file.save(dict(measured))
-    except BaseException:
-        if placements is not None:
-            placements.close()
-        if service is not None:
-            service.close()
-        raise
-    return assembly
+        opened.pop_all()
+        return assembly
 
 
 def _peaks_file(profile: Profile, scheduling: SchedulingPlan | None, total_bytes: int | None) -> PeaksFile | None:
@@ -161,6 +160,7 @@ def _load(
     with growth.around("llm"):
         model = _timed("llm", announce, lambda: _language_model(profile, models, placements, service))
     espeak = models.load(factory.PHONEMIZERS, PHONEMES, None)
+    models.opened.callback(espeak.close)
     with growth.around("tts"):
         tts = _timed("tts", announce, lambda: _voices(profile, models, espeak, placements))
     dialogue = DialogueManager.create(

@@ -8,36 +8,49 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.markup import escape
-from rich.table import Table
 
+from cockpit.cli.output import JsonFlag, print_json, print_json_line, report_error, table_lines
 from cockpit.scheduling.control_socket import ControlClient, default_socket
 from models.errors import CockpitError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
-policy_app = typer.Typer(no_args_is_help=True, help="The online policy: what it learnt, forget it, pin it.")
+_STYLE: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": None}
+app = typer.Typer(
+    help=__doc__,
+    epilog="Exit codes: 0 done, 2 wrong input, 3 Cockpit does not run or does not serve this caller.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    **_STYLE,
+)
+policy_app = typer.Typer(help="The online policy: what it learnt, forget it, pin it.", **_STYLE)
 app.add_typer(policy_app, name="policy")
 
 SocketOption = Annotated[Path | None, typer.Option("--socket", help="Control socket of the service.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Task = Annotated[str, typer.Argument(help="A task of the profile, such as dialogue_task.")]
+Session = Annotated[str, typer.Argument(help="A session, as o3ctl status --verbose lists them.")]
 
 
-def _ask(path: Path | None, use: Callable[[ControlClient], None]) -> None:
+def _ask(path: Path | None, use: Callable[[ControlClient], None], *, as_json: bool = False) -> None:
     client = ControlClient(path or default_socket())
     try:
         use(client)
     except CockpitError as error:
-        sys.stderr.write(f"o3ctl: {error}\n")
+        report_error(error, as_json=as_json, program="o3ctl")
         raise typer.Exit(error.exit_code) from error
-    except ValueError as error:
-        sys.stderr.write(f"o3ctl: {error}\n")
-        raise typer.Exit(1) from error
     finally:
         client.close()
+
+
+def _order(path: Path | None, as_json: bool, op: str, **fields: str) -> None:
+    def use(client: ControlClient) -> None:
+        message = client.ask(op, **fields)["message"]
+        if as_json:
+            print_json({"message": message})
+        else:
+            typer.echo(message)
+
+    _ask(path, use, as_json=as_json)
 
 
 @app.command()
@@ -45,60 +58,84 @@ def status(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also lanes, eviction candidates, last decisions.")
     ] = False,
-    as_json: JsonOption = False,
+    json: JsonFlag = False,
     socket: SocketOption = None,
 ) -> None:
     """Lanes, queues, budgets, memory, degraded mode and policy."""
 
     def use(client: ControlClient) -> None:
-        reply = client.ask("status", verbose=verbose)
-        if as_json:
-            del reply["ok"]
-            sys.stdout.write(orjson.dumps(reply, option=orjson.OPT_INDENT_2).decode() + "\n")
-            return
-        Console().print(render(reply, verbose=verbose))
+        reply = _asked_status(client, verbose=verbose)
+        if json:
+            print_json(reply)
+        else:
+            typer.echo("\n".join(render(reply, verbose=verbose)))
 
-    _ask(socket, use)
+    _ask(socket, use, as_json=json)
 
 
 @app.command()
-def pause(task: str, socket: SocketOption = None) -> None:
+def pause(task: Task, json: JsonFlag = False, socket: SocketOption = None) -> None:
     """Start nothing more of TASK until it is resumed."""
-    _ask(socket, lambda client: typer.echo(client.ask("pause", task=task)["message"]))
+    _order(socket, json, "pause", task=task)
 
 
 @app.command()
-def resume(task: str, socket: SocketOption = None) -> None:
+def resume(task: Task, json: JsonFlag = False, socket: SocketOption = None) -> None:
     """Let TASK start again."""
-    _ask(socket, lambda client: typer.echo(client.ask("resume", task=task)["message"]))
+    _order(socket, json, "resume", task=task)
 
 
 @app.command()
-def evict(session: str, socket: SocketOption = None) -> None:
+def evict(session: Session, json: JsonFlag = False, socket: SocketOption = None) -> None:
     """Take the KV memory of SESSION; at its next boundary while a request runs on it."""
-    _ask(socket, lambda client: typer.echo(client.ask("evict", session=session)["message"]))
+    _order(socket, json, "evict", session=session)
 
 
 @app.command()
 def top(
     every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1, max=60.0)] = 1.0,
     looks: Annotated[int, typer.Option(help="Stop after so many looks; 0: until Ctrl-C.", min=0)] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line, one for each look.")] = False,
     socket: SocketOption = None,
 ) -> None:
-    """The status, live, until Ctrl-C."""
+    """The status, live, until Ctrl-C. Piped: one look after the other."""
 
     def use(client: ControlClient) -> None:
-        seen = 1
-        with Live(render(client.ask("status", verbose=True), verbose=True), refresh_per_second=4) as live:
-            while looks == 0 or seen < looks:
+        seen = 0
+        while looks == 0 or seen < looks:
+            if seen:
                 time.sleep(every)
-                live.update(render(client.ask("status", verbose=True), verbose=True))
-                seen += 1
+            reply = _asked_status(client, verbose=True)
+            if json:
+                print_json_line(reply)
+            else:
+                _show_look(render(reply, verbose=True))
+            seen += 1
 
     try:
-        _ask(socket, use)
+        _ask(socket, use, as_json=json)
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
+
+
+def _show_look(lines: list[str]) -> None:
+    """One look: in place of the last one on a terminal (lines that do not fit are cut there), else below it."""
+    if not sys.stdout.isatty():
+        typer.echo("\n".join(lines) + "\n")
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    console.clear()
+    for line in lines[: console.height - 1]:
+        console.print(Text.from_ansi(line), no_wrap=True, overflow="crop", crop=True)
+
+
+def _asked_status(client: ControlClient, *, verbose: bool) -> dict[str, Any]:
+    reply = client.ask("status", verbose=verbose)
+    del reply["ok"]
+    return reply
 
 
 def _policy(action: str, as_json: bool, socket: Path | None) -> None:
@@ -106,7 +143,7 @@ def _policy(action: str, as_json: bool, socket: Path | None) -> None:
         reply = client.ask("policy", action=action)
         if as_json:
             del reply["ok"]
-            sys.stdout.write(orjson.dumps(reply, option=orjson.OPT_INDENT_2).decode() + "\n")
+            print_json(reply)
             return
         shown = reply["policy"]
         pinned = "frozen" if shown["frozen"] else "learning"
@@ -115,93 +152,93 @@ def _policy(action: str, as_json: bool, socket: Path | None) -> None:
         typer.echo(f"favourite {shown['favourite']}")
         typer.echo(f"left for missed SLAs {shown['reverts']} times")
 
-    _ask(socket, use)
+    _ask(socket, use, as_json=as_json)
 
 
 @policy_app.command("show")
-def policy_show(as_json: JsonOption = False, socket: SocketOption = None) -> None:
+def policy_show(json: JsonFlag = False, socket: SocketOption = None) -> None:
     """Which arm runs and what was learnt (--json: all of it)."""
-    _policy("show", as_json, socket)
+    _policy("show", json, socket)
 
 
 @policy_app.command("reset")
-def policy_reset(as_json: JsonOption = False, socket: SocketOption = None) -> None:
+def policy_reset(json: JsonFlag = False, socket: SocketOption = None) -> None:
     """Forget what was learnt, on disk too, and go back to the safe arm."""
-    _policy("reset", as_json, socket)
+    _policy("reset", json, socket)
 
 
 @policy_app.command("freeze")
 def policy_freeze(
     off: Annotated[bool, typer.Option("--off", help="Let it learn again.")] = False,
-    as_json: JsonOption = False,
+    json: JsonFlag = False,
     socket: SocketOption = None,
 ) -> None:
     """Stay with the arm that runs now."""
-    _policy("unfreeze" if off else "freeze", as_json, socket)
+    _policy("unfreeze" if off else "freeze", json, socket)
 
 
-def render(reply: dict[str, Any], *, verbose: bool) -> Group:
-    """A `status` reply as tables."""
+def render(reply: dict[str, Any], *, verbose: bool) -> list[str]:
+    """A `status` reply as lines of text; no name is cut, however wide the terminal is."""
     status = reply["status"]
-    parts: list[Any] = [_tasks(status["tasks"]), _summary(reply)]
+    parts = [_tasks(status["tasks"]), _summary(reply)]
     if verbose:
         parts += [_lanes(status["lanes"]), _memory_plan(reply["memory_plan"])]
         parts += [_candidates(status), _decisions(status["decisions"])]
-    return Group(*parts)
+    lines: list[str] = []
+    for part in parts:
+        lines += [*part, ""]
+    return lines[:-1]
 
 
-def _table(title: str, *columns: str) -> Table:
-    return Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)
+def _titled(title: str, columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> list[str]:
+    return [typer.style(title, italic=True), *table_lines(columns, rows)]
 
 
-def _tasks(tasks: list[dict[str, Any]]) -> Table:
-    table = _table(
-        "tasks", "task", "prio", "lane", "state", "queue", "KV MB", "done", "late", "p50 ms", "p99 ms", "SLA ms"
-    )
-    for task in tasks:
-        table.add_row(
-            escape(task["name"]),
-            str(task["priority"]),
-            escape(task["lane"]),
-            escape(task["state"]),
+def _tasks(tasks: list[dict[str, Any]]) -> list[str]:
+    columns = ("task", "prio", "lane", "state", "queue", "KV MB", "done", "late", "p50 ms", "p99 ms", "SLA ms")
+    rows: list[tuple[object, ...]] = [
+        (
+            task["name"],
+            task["priority"],
+            task["lane"],
+            task["state"],
             f"{task['queued']}/{task['queue_limit']}",
             f"{task['held_mb']:.0f}/{task['budget_mb']}",
-            str(task["finished"]),
-            str(task["missed_sla"]),
+            task["finished"],
+            task["missed_sla"],
             f"{task['p50_ms']:.1f}",
             f"{task['p99_ms']:.1f}",
             f"{task['sla_ms']:g}",
         )
-    return table
+        for task in tasks
+    ]
+    return _titled("tasks", columns, rows)
 
 
-def _summary(reply: dict[str, Any]) -> Table:
+def _summary(reply: dict[str, Any]) -> list[str]:
     status = reply["status"]
     memory, degraded, policy = status["memory"], status["degraded"], status["policy"]
-    table = Table.grid(padding=(0, 2))
-    table.add_row(
-        "memory",
-        f"{memory['held_mb']:.0f} of {memory['arena_mb']:.0f} MB ({memory['pressure']:.0%}), fragmentation "
-        f"{memory['fragmentation']:.1%}, {memory['sessions']} sessions, {memory['evictions']} evicted",
-    )
+    rows = [
+        (
+            "memory",
+            f"{memory['held_mb']:.0f} of {memory['arena_mb']:.0f} MB ({memory['pressure']:.0%}), fragmentation "
+            f"{memory['fragmentation']:.1%}, {memory['sessions']} sessions, {memory['evictions']} evicted",
+        )
+    ]
     if degraded["active"]:
-        table.add_row("degraded", f"[bold red]for {degraded['since_s']:.0f} s: {escape(degraded['why'])}[/]")
+        text = typer.style(f"for {degraded['since_s']:.0f} s: {degraded['why']}", fg="red", bold=True)
     else:
-        rate = f"{degraded['tokens_per_s']:.1f} tokens/s, floor {degraded['floor_tokens_per_s']:g}"
-        table.add_row("degraded", f"no ({rate})")
+        text = f"no ({degraded['tokens_per_s']:.1f} tokens/s, floor {degraded['floor_tokens_per_s']:g})"
+    rows.append(("degraded", text))
     pinned = "frozen" if policy["frozen"] else "learning"
-    table.add_row("policy", escape(f"{pinned}, arm {policy['arm'] + 1}/{policy['arms']}: {policy['description']}"))
+    rows.append(("policy", f"{pinned}, arm {policy['arm'] + 1}/{policy['arms']}: {policy['description']}"))
     gpu = reply["gpu"]
-    if gpu is None:
-        table.add_row("gpu", escape(f"not watched: {reply['gpu_absent']}"))
-    else:
-        table.add_row("gpu", _gpu(gpu))
+    rows.append(("gpu", f"not watched: {reply['gpu_absent']}" if gpu is None else _gpu(gpu)))
     for finding in reply["findings"]:
-        table.add_row("warning", f"[bold yellow]{escape(finding['message'])}[/]")
-    for task in status["tasks"]:
-        if task["why"]:
-            table.add_row(escape(task["name"]), escape(task["why"]))
-    return table
+        rows.append(("warning", typer.style(finding["message"], fg="yellow", bold=True)))
+    rows += [(task["name"], task["why"]) for task in status["tasks"] if task["why"]]
+    width = max(len(name) for name, _ in rows)
+    return [f"{name.ljust(width)}  {text}" for name, text in rows]
 
 
 def _gpu(gpu: dict[str, Any]) -> str:
@@ -219,54 +256,50 @@ def _gpu(gpu: dict[str, Any]) -> str:
     return ", ".join(text for text in parts if text)
 
 
-def _lanes(lanes: list[dict[str, Any]]) -> Table:
-    table = _table("lanes", "lane", "clusters", "units", "in force")
-    for lane in lanes:
-        row = (escape(lane["name"]), escape(", ".join(lane["clusters"])), str(lane["units"]))
-        table.add_row(*row, "yes" if lane["active"] else "")
-    return table
+def _lanes(lanes: list[dict[str, Any]]) -> list[str]:
+    rows: list[tuple[object, ...]] = [
+        (lane["name"], ", ".join(lane["clusters"]), lane["units"], "yes" if lane["active"] else "") for lane in lanes
+    ]
+    return _titled("lanes", ("lane", "clusters", "units", "in force"), rows)
 
 
-def _memory_plan(plan: dict[str, Any] | None) -> Table:
+def _memory_plan(plan: dict[str, Any] | None) -> list[str]:
     """Planned at start; what is booked of the KV arena now stands under `memory`."""
-    table = _table("memory plan", "what", "MB", "from")
     if plan is None:
-        table.add_row("none", "", "this process was started without one")
-        return table
-    for line in plan["lines"]:
-        table.add_row(escape(line["name"]), f"{line['count_bytes'] / (1 << 20):.0f}", escape(line["note"]))
+        return _titled("memory plan", ("what", "MB", "from"), [("none", "", "this process was started without one")])
+    rows: list[tuple[object, ...]] = [
+        (line["name"], f"{line['count_bytes'] / (1 << 20):.0f}", line["note"]) for line in plan["lines"]
+    ]
     limit = "not known" if plan["limit_bytes"] is None else f"{plan['limit_bytes'] / (1 << 20):.0f} MB"
-    table.add_row("sum", f"{plan['sum_bytes'] / (1 << 20):.0f}", f"limit {limit}")
-    return table
+    rows.append(("sum", f"{plan['sum_bytes'] / (1 << 20):.0f}", f"limit {limit}"))
+    return _titled("memory plan", ("what", "MB", "from"), rows)
 
 
-def _candidates(status: dict[str, Any]) -> Table:
-    title = f"eviction candidates ({status['eviction_policy']})"
-    table = _table(title, "rank", "session", "task", "MB", "age s", "idle s", "uses", "reason")
-    for item in status["eviction_candidates"]:
-        reason = "in use now, so not before it ends: " if item["running"] else ""
-        table.add_row(
-            str(item["rank"]),
-            escape(item["session"]),
-            escape(item["task"]),
+def _candidates(status: dict[str, Any]) -> list[str]:
+    rows: list[tuple[object, ...]] = [
+        (
+            item["rank"],
+            item["session"],
+            item["task"],
             f"{item['bytes'] / (1 << 20):.1f}",
             f"{item['age_s']:.0f}",
             f"{item['idle_s']:.0f}",
-            str(item["uses"]),
-            escape(reason + item["reason"]),
+            item["uses"],
+            ("in use now, so not before it ends: " if item["running"] else "") + item["reason"],
         )
-    return table
+        for item in status["eviction_candidates"]
+    ]
+    columns = ("rank", "session", "task", "MB", "age s", "idle s", "uses", "reason")
+    return _titled(f"eviction candidates ({status['eviction_policy']})", columns, rows)
 
 
-def _decisions(decisions: list[dict[str, Any]]) -> Table:
-    table = _table("last decisions", "s ago", "task", "reason")
-    for item in decisions[:12]:
-        table.add_row(f"{item['ago_s']:.3f}", escape(item["task"]), escape(item["reason"]))
-    return table
+def _decisions(decisions: list[dict[str, Any]]) -> list[str]:
+    rows: list[tuple[object, ...]] = [(f"{item['ago_s']:.3f}", item["task"], item["reason"]) for item in decisions[:12]]
+    return _titled("last decisions", ("s ago", "task", "reason"), rows)
 
 
 def main() -> None:
-    app()
+    app(prog_name="o3ctl")
 
 
 if __name__ == "__main__":

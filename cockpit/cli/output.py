@@ -25,20 +25,25 @@ def print_json_line(value: Any) -> None:
     sys.stdout.flush()
 
 
+def table_lines(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Columns as wide as their widest cell, never cut; the heading is bold (`typer.echo` drops that when piped)."""
+    cells = [list(columns), *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(columns))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return [typer.style(lines[0], bold=True), *lines[1:]]
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns as wide as their widest cell, never cut; the heading is bold on a terminal."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(line[index]) for line in [list(columns), *cells]) for index in range(len(columns))]
-    for line in [list(columns), *cells]:
-        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        typer.secho(text, bold=line == list(columns))
+    """See `table_lines`."""
+    for line in table_lines(columns, rows):
+        typer.echo(line)
 
 
-def report_error(error: CockpitError, *, as_json: bool) -> None:
+def report_error(error: CockpitError, *, as_json: bool, program: str = "cockpit") -> None:
     """Say what went wrong: the message on stderr, and with `--json` an object on stdout."""
     if as_json:
         print_json({"error": {"type": type(error).__name__, "message": str(error), "exit_code": error.exit_code}})
-    sys.stderr.write(f"cockpit: {error}\n")
+    sys.stderr.write(f"{program}: {error}\n")
 
 
 def size_text(count_bytes: float) -> str:

@@ -1,6 +1,8 @@
 """The control socket: one JSON object a line over a unix socket, for callers whose credentials the kernel vouches for.
 
-Request: {"op": "status", "verbose": true}. Reply: {"ok": true, ...} or {"ok": false, "error": "..."}.
+Request: {"op": "status", "verbose": true}. Reply: {"ok": true, ...} or {"ok": false, "error": "...", "exit_code": n}.
+A caller that is refused reads why: the reply is sent before the connection is closed for writing, and what the caller
+still writes is read and dropped.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ import socket
 import socketserver
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +28,7 @@ from cockpit.profile.memory_budget import MemoryPlan
 from cockpit.scheduling.dispatcher import Dispatcher
 from cockpit.scheduling.maintenance import Maintenance
 from cockpit.telemetry.watch import Watch
-from models.errors import StartupError
+from models.errors import InputError, StartupError
 
 log = logging.getLogger("cockpit.scheduling.control_socket")
 
@@ -32,6 +36,15 @@ MAX_LINE_BYTES: Final = 64 * 1024
 IDLE_S: Final = 60.0
 """A connection that says nothing for so long is closed."""
 MAX_CONNECTIONS: Final = 8
+MAX_REFUSALS: Final = 64
+"""Refused connections kept open at once until their callers have read why; more are closed at once."""
+REFUSAL_S: Final = 10.0
+"""How long a refused connection is kept open."""
+BACKLOG: Final = 128
+"""Callers that may wait to be accepted; beyond that the kernel tells them to try again."""
+ANSWER_S: Final = 10.0
+"""How long a caller waits for an answer."""
+_RETRY_S: Final = 0.02
 _PEER = struct.Struct("3i")
 Handler = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -49,7 +62,7 @@ def default_socket() -> Path:
 
 
 class Orders:
-    """What the socket can ask for. Each answers one JSON-able mapping or raises KeyError/ValueError with the reason."""
+    """What the socket can ask for. Each answers one JSON-able mapping or raises InputError with the reason."""
 
     def __init__(
         self, dispatcher: Dispatcher, watch: Watch, maintenance: Maintenance, memory_plan: MemoryPlan | None = None
@@ -79,7 +92,7 @@ class Orders:
             return _failed(f"unknown op {request.get('op')!r}; known: {', '.join(self._handlers)}")
         try:
             reply = handler(request)
-        except ValueError as error:
+        except InputError as error:
             return _failed(str(error))
         return orjson.dumps({"ok": True, **reply}) + b"\n"
 
@@ -97,7 +110,7 @@ class Orders:
         task = str(request.get("task"))
         known = self._dispatcher.arbiter.task_names
         if task not in known:
-            raise ValueError(f"unknown task {task!r}; known: {', '.join(known)}")
+            raise InputError(f"unknown task {task!r}; known: {', '.join(known)}")
         return task
 
     def _pause(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -114,7 +127,7 @@ class Orders:
         session = str(request.get("session"))
         answer = self._dispatcher.evict(session)
         if answer == "unknown":
-            raise ValueError(f"no session {session!r}; o3ctl status --verbose lists them")
+            raise InputError(f"no session {session!r}; o3ctl status --verbose lists them")
         return {"message": f"{session}: {answer}"}
 
     def _policy(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,7 +137,7 @@ class Orders:
         elif action in ("freeze", "unfreeze"):
             self._dispatcher.freeze_policy(action == "freeze")
         elif action != "show":
-            raise ValueError(f"unknown action {action!r}; known: show, reset, freeze, unfreeze")
+            raise InputError(f"unknown action {action!r}; known: show, reset, freeze, unfreeze")
         _, state = self._dispatcher.policy_state()
         return {"policy": asdict(self._dispatcher.status(verbose=False).policy), "learnt": state}
 
@@ -134,8 +147,8 @@ def _plan(plan: MemoryPlan) -> dict[str, Any]:
     return {"lines": [asdict(line) for line in plan.lines], "sum_bytes": plan.sum_bytes, **limits}
 
 
-def _failed(message: str) -> bytes:
-    return orjson.dumps({"ok": False, "error": message}) + b"\n"
+def _failed(message: str, exit_code: int = InputError.exit_code) -> bytes:
+    return orjson.dumps({"ok": False, "error": message, "exit_code": exit_code}) + b"\n"
 
 
 class _Connection(socketserver.StreamRequestHandler):
@@ -143,24 +156,43 @@ class _Connection(socketserver.StreamRequestHandler):
     server: ControlServer
 
     def handle(self) -> None:
-        refused = self.server.refusal(self.connection)
-        if refused:
-            log.warning("control socket: %s", refused)
-            self.wfile.write(_failed(refused))
-            return
-        if not self.server.slots.acquire(blocking=False):
-            self.wfile.write(_failed(f"busy: {MAX_CONNECTIONS} callers are connected already, close one"))
-            return
         try:
-            while line := self.rfile.readline(MAX_LINE_BYTES):
-                if not line.endswith(b"\n"):
-                    self.wfile.write(_failed(f"a line ends within {MAX_LINE_BYTES} bytes"))
-                    return
-                self.wfile.write(self.server.orders.answer(line))
+            refused = self.server.refusal(self.connection)
+            if refused:
+                log.warning("control socket: %s", refused)
+                self._refuse(_failed(refused, StartupError.exit_code))
+            elif not self.server.slots.acquire(blocking=False):
+                busy = f"busy: {MAX_CONNECTIONS} callers are connected already, close one or try again"
+                self._refuse(_failed(busy, StartupError.exit_code))
+            else:
+                try:
+                    self._serve()
+                finally:
+                    self.server.slots.release()
         except (TimeoutError, ConnectionError):
             return  # the caller fell silent or went away: nothing is owed to it
+
+    def _serve(self) -> None:
+        while line := self.rfile.readline(MAX_LINE_BYTES):
+            if not line.endswith(b"\n"):
+                self._refuse(_failed(f"a line ends within {MAX_LINE_BYTES} bytes"))
+                return
+            self.wfile.write(self.server.orders.answer(line))
+
+    def _refuse(self, reply: bytes) -> None:
+        """Say why and end the reply; then read on, or a caller that still writes would find the pipe broken first."""
+        self.wfile.write(reply)
+        self.connection.shutdown(socket.SHUT_WR)
+        if not self.server.refusals.acquire(blocking=False):
+            return
+        try:
+            until_s = time.monotonic() + REFUSAL_S
+            while (left_s := until_s - time.monotonic()) > 0:
+                self.connection.settimeout(left_s)
+                if not self.connection.recv(MAX_LINE_BYTES):
+                    return
         finally:
-            self.server.slots.release()
+            self.server.refusals.release()
 
 
 class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -168,11 +200,15 @@ class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = BACKLOG
 
     def __init__(self, path: Path, orders: Orders, group: str | None = None) -> None:
         self.path = path
         self.orders = orders
         self.slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self.refusals = threading.BoundedSemaphore(MAX_REFUSALS)
+        self._thread: threading.Thread | None = None
+        self._inode = 0
         self._gid = _gid(group)
         _clear_stale(path)
         _own_folder(path.parent)
@@ -183,11 +219,20 @@ class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             raise StartupError(f"control socket {path} cannot be made ({error.strerror}): check its folder") from error
         finally:
             os.umask(before)
-        if self._gid is not None:
-            os.chown(path, -1, self._gid)
+        try:
+            self._inode = path.stat().st_ino
+            if self._gid is not None:
+                os.chown(path, -1, self._gid)
+        except BaseException:
+            self.stop()
+            raise
 
     def start(self) -> None:
-        threading.Thread(target=self.serve_forever, args=(0.25,), name="control", daemon=True).start()
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.25,), name="control", daemon=True)
+        self._thread.start()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        log.exception("control socket: a connection failed")
 
     def refusal(self, connection: socket.socket) -> str:
         """Empty when the kernel vouches for a caller that may ask."""
@@ -198,10 +243,18 @@ class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         return f"user {uid} may not ask: run as the service's user ({os.getuid()}), as root, or join the socket's group"
 
     def stop(self) -> None:
-        """Stop serving and take the socket away. Safe to call twice."""
-        self.shutdown()
+        """Stop serving and take the socket away, if it is still ours. Safe to call twice, and before `start`."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self.shutdown()
+            thread.join()
         self.server_close()
-        self.path.unlink(missing_ok=True)
+        inode, self._inode = self._inode, 0
+        try:
+            if inode and self.path.stat().st_ino == inode:
+                self.path.unlink()
+        except FileNotFoundError:
+            return
 
 
 def may_ask(uid: int, gid: int, own_uid: int, allowed_gid: int | None) -> bool:
@@ -258,7 +311,9 @@ def _clear_stale(path: Path) -> None:
 
 
 class ControlClient:
-    """The other end. Raises StartupError when nobody listens, ValueError with the service's own words on a refusal."""
+    """The other end. Raises InputError with the service's own words for a wrong request, StartupError when nobody
+    listens and when the service does not serve this caller.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -266,35 +321,57 @@ class ControlClient:
         self._file: Any = None
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
-        if self._file is None:
+        """One request, one reply."""
+        if self._socket is None:
             self._connect()
-        self._file.write(orjson.dumps({"op": op, **fields}) + b"\n")
-        self._file.flush()
-        line = self._file.readline()
+        assert self._socket is not None
+        with suppress(BrokenPipeError, ConnectionResetError):  # closed already: the reply that says why is there
+            self._socket.sendall(orjson.dumps({"op": op, **fields}) + b"\n")
+        reply = self._reply()
+        if reply.get("ok"):
+            return reply
+        refused = InputError if reply.get("exit_code") == InputError.exit_code else StartupError
+        raise refused(str(reply.get("error")))
+
+    def _reply(self) -> dict[str, Any]:
+        try:
+            line = self._file.readline()
+        except TimeoutError as error:
+            raise StartupError(f"no answer on {self._path} within {ANSWER_S:g} s: systemctl status cockpit") from error
+        except ConnectionResetError:
+            line = b""
         if not line:
             raise StartupError(
                 f"Cockpit closed the connection on {self._path}: is it stopping? systemctl status cockpit"
             )
         reply: dict[str, Any] = orjson.loads(line)
-        if not reply.get("ok"):
-            raise ValueError(str(reply.get("error")))
         return reply
 
     def _connect(self) -> None:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(10.0)
-        try:
-            connection.connect(str(self._path))
-        except OSError as error:
-            connection.close()
-            remedy = (
-                "join the socket's group or use sudo"
-                if isinstance(error, PermissionError)
-                else "is Cockpit running? systemctl status cockpit, or name its socket with --socket"
-            )
-            raise StartupError(f"no answer on {self._path} ({error.strerror}): {remedy}") from error
+        """Connect; while more callers wait than the kernel keeps, try again."""
+        until_s = time.monotonic() + ANSWER_S
+        while True:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.settimeout(ANSWER_S)
+            try:
+                connection.connect(str(self._path))
+            except BlockingIOError as error:
+                connection.close()
+                if time.monotonic() > until_s:
+                    raise StartupError(f"too many callers wait on {self._path}: try again") from error
+                time.sleep(_RETRY_S)
+            except OSError as error:
+                connection.close()
+                remedy = (
+                    "join the socket's group or use sudo"
+                    if isinstance(error, PermissionError)
+                    else "is Cockpit running? systemctl status cockpit, or name its socket with --socket"
+                )
+                raise StartupError(f"no answer on {self._path} ({error.strerror}): {remedy}") from error
+            else:
+                break
         self._socket = connection
-        self._file = connection.makefile("rwb")
+        self._file = connection.makefile("rb")
 
     def close(self) -> None:
         if self._socket is not None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +19,22 @@ import pytest
 from typer.testing import CliRunner
 
 from cockpit.cli.o3ctl import app
-from cockpit.scheduling.control_socket import ControlClient, ControlServer, Orders, default_socket, may_ask
+from cockpit.scheduling import control_socket, maintenance
+from cockpit.scheduling.control_socket import (
+    MAX_CONNECTIONS,
+    ControlClient,
+    ControlServer,
+    Orders,
+    default_socket,
+    may_ask,
+)
 from cockpit.scheduling.dispatcher import Dispatcher
 from cockpit.scheduling.maintenance import Maintenance
 from cockpit.scheduling.state_file import PolicyFile
 from cockpit.telemetry.watch import Finding, GpuSample, NoWatch
 from models.errors import StartupError
 from tests.support.dispatchers import dispatcher_of
+from tests.support.waiting import LONG_S, ended, until
 
 
 class HotWatch(NoWatch):
@@ -41,9 +55,9 @@ class Service:
         self.file = PolicyFile(folder, "cpu-test")
         watch = watch or NoWatch("no GPU here")
         self.maintenance = Maintenance(self.dispatcher, watch, self.file)
-        self.maintenance.start()
         self.path = folder / "o3.sock"
         self.server = ControlServer(self.path, Orders(self.dispatcher, watch, self.maintenance))
+        self.maintenance.start()
         self.server.start()
 
     def stop(self) -> None:
@@ -94,10 +108,10 @@ def test_pause_resume_evict(service: Service) -> None:
     assert service.json("status")["status"]["tasks"][1]["state"] == "idle"
     assert "evicted" in service.run("evict", "s1")[1]
     code, text = service.run("evict", "s1")
-    assert code == 1
+    assert code == 2
     assert "status --verbose" in text
     code, text = service.run("pause", "cooking_task")
-    assert code == 1
+    assert code == 2
     assert "navigation_task, dialogue_task" in text
 
 
@@ -154,13 +168,147 @@ def test_a_line_without_an_end_is_refused(service: Service) -> None:
 
 
 def test_callers_are_bounded(service: Service) -> None:
-    clients = [ControlClient(service.path) for _ in range(9)]
-    for client in clients[:8]:
-        client.ask("status")
-    with pytest.raises(ValueError, match="busy"):
-        clients[8].ask("status")
-    for client in clients:
-        client.close()
+    with ExitStack() as opened:
+        clients = [opened.enter_context(closing(ControlClient(service.path))) for _ in range(9)]
+        for client in clients[:MAX_CONNECTIONS]:
+            client.ask("status")
+        with pytest.raises(StartupError, match="busy"):
+            clients[8].ask("status")
+
+
+def occupied(service: Service, opened: ExitStack) -> None:
+    """Take every connection that the service serves at once."""
+    for _ in range(MAX_CONNECTIONS):
+        opened.enter_context(closing(ControlClient(service.path))).ask("status")
+
+
+def test_a_refusal_is_read_by_a_caller_that_writes_late_and_by_one_that_writes_after_the_close(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as opened:
+        occupied(service, opened)
+        slow = opened.enter_context(closing(ControlClient(service.path)))
+        slow._connect()
+        assert slow._socket is not None
+        assert select.select([slow._socket], [], [], LONG_S)[0], "the refusal is there before anything was written"
+        with pytest.raises(StartupError, match="busy"):
+            slow.ask("status")
+        monkeypatch.setattr(control_socket, "REFUSAL_S", 0.0)
+        later = opened.enter_context(closing(ControlClient(service.path)))
+        later._connect()
+        assert later._socket is not None
+        poll = select.poll()
+        poll.register(later._socket, select.POLLHUP)
+        assert poll.poll(LONG_S * 1000), "closed by the service"
+        with pytest.raises(StartupError, match="busy"):
+            later.ask("status")
+
+
+def test_many_callers_at_once_are_answered_or_told_that_it_is_busy(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_socket, "ANSWER_S", LONG_S)
+    count = 48
+    at_once = threading.Barrier(count)
+    said: list[str] = []
+
+    def call() -> None:
+        with closing(ControlClient(service.path)) as client:
+            at_once.wait(LONG_S)
+            try:
+                client.ask("status")
+                said.append("answered")
+            except StartupError as error:
+                said.append(str(error).partition(":")[0])
+
+    threads = [threading.Thread(target=call) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        ended(thread)
+    assert len(said) == count
+    assert set(said) <= {"answered", "busy"}
+    assert said.count("answered") >= MAX_CONNECTIONS
+
+
+def test_a_caller_tries_again_while_the_kernel_keeps_no_more(folder: Path) -> None:
+    path = folder / "full.sock"
+    with ExitStack() as opened:
+        server = opened.enter_context(socket.socket(socket.AF_UNIX))
+        server.bind(str(path))
+        server.listen(0)
+        for _ in range(8):  # until the kernel's queue is full
+            waiting = opened.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.setblocking(False)
+            try:
+                waiting.connect(str(path))
+            except BlockingIOError:
+                break
+        else:
+            pytest.fail("the queue has no end")
+        client = opened.enter_context(closing(ControlClient(path)))
+        connected = threading.Event()
+
+        def connect() -> None:
+            client._connect()
+            connected.set()
+
+        thread = threading.Thread(target=connect)
+        thread.start()
+        while not connected.is_set():
+            opened.enter_context(server.accept()[0])
+        ended(thread)
+
+
+def test_a_server_stops_in_any_phase_and_takes_only_its_own_socket(folder: Path) -> None:
+    dispatcher, watch = dispatcher_of(), NoWatch("")
+    orders = Orders(dispatcher, watch, Maintenance(dispatcher, watch))
+    path = folder / "o3.sock"
+    ControlServer(path, orders).stop()
+    assert not path.exists(), "never started"
+    first = ControlServer(path, orders)
+    first.start()
+    first.stop()
+    second = ControlServer(path, orders)
+    first.stop()
+    assert path.exists(), "it is another's by now"
+    second.stop()
+    assert not path.exists()
+
+
+def test_o3ctl_says_what_is_wrong_on_stdout_too_when_asked_for_json(service: Service, folder: Path) -> None:
+    for words, exit_code in (
+        (("pause", "cooking_task", "--json", "--socket", str(service.path)), 2),
+        (("evict", "none", "--json", "--socket", str(service.path)), 2),
+        (("status", "--json", "--socket", str(folder / "none.sock")), 3),
+        (("policy", "show", "--json", "--socket", str(folder / "none.sock")), 3),
+    ):
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == exit_code
+        assert json.loads(result.stdout)["error"]["exit_code"] == exit_code
+        assert result.stderr.startswith("o3ctl: ")
+    assert service.json("pause", "dialogue_task")["message"].startswith("dialogue_task is paused")
+
+
+@pytest.mark.parametrize("words", [("-h",), ("policy", "-h"), ("status", "-h")])
+def test_o3ctl_helps(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0
+    assert "Usage:" in result.stdout
+
+
+def test_o3ctl_runs_as_a_module_and_cuts_no_name(service: Service) -> None:
+    use_session(service, "a-session-with-a-rather-long-name")
+    command = [sys.executable, "-m", "cockpit.cli.o3ctl", "status", "--verbose", "--socket", str(service.path)]
+    for columns in ("40", "100"):
+        done = subprocess.run(
+            command, env={**os.environ, "COLUMNS": columns}, capture_output=True, text=True, check=True
+        )
+        for name in ("navigation_task:1", "dialogue_task:2", "a-session-with-a-rather-long-name", "SLA ms"):
+            assert name in done.stdout
+        assert "\x1b" not in done.stdout, "no colour when piped"
+    wrong = subprocess.run([*command[:3], "pause"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2
 
 
 def test_who_may_ask() -> None:
@@ -174,7 +322,7 @@ def test_who_may_ask() -> None:
 def test_a_stranger_is_refused(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cockpit.scheduling.control_socket.may_ask", lambda *_: False)
     client = ControlClient(service.path)
-    with pytest.raises(ValueError, match="may not ask"):
+    with pytest.raises(StartupError, match="may not ask"):
         client.ask("status")
     client.close()
 
@@ -272,3 +420,45 @@ def test_a_failed_save_keeps_the_old_file(folder: Path, monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="No space"):
         file.save({"version": 2})
     assert file.load() == {"version": 1}
+
+
+# --- the maintenance thread ----------------------------------------------------------------------------------------
+class BrokenWatch(NoWatch):
+    def look(self) -> tuple[Finding, ...]:
+        raise RuntimeError("NVML went away")
+
+
+def test_what_fails_in_maintenance_is_counted_and_logged_once_and_the_rest_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher, file = dispatcher_of(), PolicyFile(folder, "x")
+    keeper = Maintenance(dispatcher, BrokenWatch(""), file)
+    dispatcher.arbiter.policy.choose(False)
+    keeper.run_once()
+    assert keeper.errors == 1
+    assert file.load() is not None, "the policy was saved all the same"
+
+    def full(_state: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    dispatcher.arbiter.policy.choose(False)
+    monkeypatch.setattr(file, "save", full)
+    keeper.run_once()
+    keeper.run_once()
+    assert keeper.errors == 5
+    assert [record.getMessage().count("No space left") for record in caplog.records] == [0, 1]
+
+
+def test_maintenance_has_a_thread_of_its_own_that_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "PERIOD_S", 0.001)
+    keeper = Maintenance(dispatcher_of(), BrokenWatch(""))
+    keeper.stop()
+    keeper = Maintenance(dispatcher_of(), BrokenWatch(""))
+    keeper.start()
+    until(lambda: keeper.errors > 2)
+    thread = keeper._thread
+    assert thread is not None
+    assert thread is not threading.current_thread()
+    keeper.stop()
+    keeper.stop()
+    assert not thread.is_alive()

@@ -11,6 +11,7 @@ import pytest
 from cockpit.arbiter.arbiter import Arbiter
 from cockpit.profile.orchestration import parse
 from cockpit.scheduling.dispatcher import Dispatcher, Refused
+from pipeline.trace import NullTracer
 from tests.support.arbiter_config import GOOD
 from tests.support.dispatchers import dispatcher_of
 from tests.support.waiting import ended, until
@@ -174,3 +175,39 @@ def test_many_threads_end_with_nothing_held() -> None:
     dispatcher.arbiter.check()
     assert dispatcher.arbiter.running_bits == dispatcher.arbiter.yield_bits == 0
     assert all(gate.holders == 0 for gate in dispatcher.gates)
+
+
+class Spans(NullTracer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def record(self, stage: str, turn_id: int, start_ns: int, end_ns: int, name: str = "") -> None:
+        assert (stage, turn_id) == ("arbiter", 0)
+        assert start_ns <= end_ns
+        self.names.append(name)
+
+
+def test_the_tracer_sees_waits_yields_and_stops_and_no_quiet_step() -> None:
+    spans = Spans()
+    dispatcher = Dispatcher(dispatcher_of(latency_sla="30s").arbiter, tracer=spans)
+    with dispatcher.lease("dialogue_task") as lease:
+        for _ in range(64):
+            lease.boundary(1)
+    assert spans.names == []
+    talker = Talker(dispatcher)
+    until(lambda: talker.tokens > 5)
+    with dispatcher.lease("navigation_task"):
+        until(lambda: dispatcher.gates[1].parked == 1)
+    until(lambda: any(name == "dialogue_task yield" for name in spans.names))
+    dispatcher.evict("s")
+    ended(talker.thread)
+    assert any(name.startswith("dialogue_task stop: ") for name in spans.names)
+    dispatcher.pause("dialogue_task")
+    waiting = Talker(dispatcher)
+    until(lambda: dispatcher.arbiter.queues.waiting)
+    dispatcher.resume("dialogue_task")
+    until(lambda: waiting.granted)
+    waiting.end = True
+    ended(waiting.thread)
+    assert any(name.startswith("dialogue_task wait: ") for name in spans.names)

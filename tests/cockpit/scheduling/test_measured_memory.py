@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from cockpit.runtime import NullSink
 from cockpit.scheduling.measured_memory import Growth, PeaksFile, Stage, lane_peaks
 from cockpit.scheduling.placements import EnginePlacements
 from cockpit.scheduling.service import SchedulingPlan
+from models.engines import factory
 from models.engines.placement import CpuPlacement
 from models.errors import ModelMissing
 from models.store.registry import load_registry
@@ -106,3 +108,22 @@ def test_a_start_that_fails_ends_the_engines_before_the_lanes(monkeypatch: pytes
     with pytest.raises(ModelMissing, match="gone"):
         assemble(loaded.profile, Store.open(), NullSink(), scheduling=SchedulingPlan(loaded.arbiter))
     assert order == ["engines", "lanes"]
+
+
+def test_a_start_that_fails_late_ends_the_speech_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(assembling, "require_runnable", lambda *_: None)
+    monkeypatch.setattr(assembling, "plan_of", lambda *_: PLAN)
+    monkeypatch.setattr(Store, "built_all", lambda self, names: {name: Path(name) for name in names})
+    for part in ("_recogniser", "_language_model"):
+        monkeypatch.setattr(assembling, part, lambda *_: None)
+    worker = SimpleNamespace(close=lambda: ended.append("espeak"))
+    monkeypatch.setattr(factory, "load_engine", lambda *_: worker)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(assembling, "_voices", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        assemble(load_profile("cpu").profile, Store.open(), NullSink())
+    assert ended == ["espeak"]
