@@ -1,4 +1,4 @@
-"""Blind commands spoken by several synthetic voices through voice activity, recogniser and understanding.
+"""Commands of the regression set by several synthetic voices through voice activity, recogniser, understanding.
 
 English by Piper at two rates and by two espeak-ng voices, Mandarin by the opt-in neural voice; clean and in road noise.
 Reports the share that ends exactly right, wrong actions, and both for thresholds of the mean log-probability
@@ -22,7 +22,7 @@ from rich.console import Console
 from benchmarks.harness.front_end import LANGUAGES, RATE_HZ, FrontEnd
 from benchmarks.harness.report import command_line
 from benchmarks.quality.commands import NOISE_SEED
-from benchmarks.quality.commands_blind import BlindCommand, load_blind
+from benchmarks.quality.commands_regression import RegressionCommand, load_regression
 from hil.judge import run_command
 from hil.noise import mix, road_noise
 from models.engines.base import Audio
@@ -52,7 +52,7 @@ class Heard:
     avg_logprob: float
 
 
-def chosen(commands: Sequence[BlindCommand], each: int) -> list[int]:
+def chosen(commands: Sequence[RegressionCommand], each: int) -> list[int]:
     """Indices of `each` commands per language, evenly over the file; single ones that can be said."""
     picked: list[int] = []
     for language in LANGUAGES:
@@ -92,7 +92,7 @@ def _speaker(voice: Any) -> Callable[[str], Audio]:
     return speak
 
 
-def listen(commands: Sequence[BlindCommand], each: int, levels: Sequence[int]) -> Iterator[Heard]:
+def listen(commands: Sequence[RegressionCommand], each: int, levels: Sequence[int]) -> Iterator[Heard]:
     """Say and hear every chosen command."""
     store = Store.open()
     front_end = FrontEnd(WhisperEngine.load(store.ensure("whisper-base")), SileroVad.load(store.ensure("silero-vad")))
@@ -108,7 +108,7 @@ def listen(commands: Sequence[BlindCommand], each: int, levels: Sequence[int]) -
 
 
 def judge_all(
-    commands: Sequence[BlindCommand], heard: Sequence[Heard], threshold: float | str | None
+    commands: Sequence[RegressionCommand], heard: Sequence[Heard], threshold: float | str | None
 ) -> dict[str, Any]:
     """Shares right and actions that nobody asked for, by condition and language."""
     tree = EmbeddedTree()
@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--save", type=Path, help="keep what was heard")
     parser.add_argument("--from", dest="kept", type=Path, help="judge what was kept instead of listening again")
     options = parser.parse_args(arguments)
-    commands = load_blind()
+    commands = load_regression()
     if options.kept:
         heard = [Heard(**json.loads(line)) for line in options.kept.read_text(encoding="utf-8").splitlines()]
     else:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from benchmarks.quality.commands_blind import load_blind
+from benchmarks.quality.commands_regression import load_regression
 from hil.judge import Verdict, run_command
 from pipeline.dialogue.manager import DialogueManager
 from pipeline.frames import Language
@@ -201,7 +201,7 @@ def test_a_turn_ends_early_only_on_what_is_then_planned(car: tuple[DialogueManag
     dialogue, tree = car
     before = tree.snapshot()
     typed = [(row[1], row[0]) for rows in ROWS.values() for row in rows]
-    typed += [(command.text, command.language) for command in load_blind()]
+    typed += [(command.text, command.language) for command in load_regression()]
     differing, ended = [], 0
     for text, name in typed:
         language: Language = "zh" if name == "zh" else "en"
