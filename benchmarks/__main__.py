@@ -50,9 +50,7 @@ BENCHMARKS = (
     Benchmark("quality.asr", "word error rate and time of the recogniser", "CPU", "3 min", (WHISPER,)),
     Benchmark("quality.tts", "time to first sound and real-time factor of the voices", "CPU", "2 min", (PIPER,)),
     Benchmark("quality.commands", "share of commands that end exactly right, typed and recorded", "CPU", "6 min"),
-    Benchmark(
-        "quality.commands_regression", "the same for the regression set, by kind", "CPU", "10 s"
-    ),
+    Benchmark("quality.commands_regression", "the same for the regression set, by kind", "CPU", "10 s"),
     Benchmark("quality.commands_spoken", "the same for commands spoken by synthetic voices", "CPU", "8 min"),
     Benchmark("quality.commands_free", "the same when the model writes JSON without a grammar", "CPU", "5 min"),
     Benchmark("scheduler.arbiter", "time of one decision, growth over a million", "CPU, GPU", "2 min"),
