@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from models.engines.llm.causal_lm import CausalLM
@@ -15,10 +12,9 @@ from pipeline.vehicle.signals import EmbeddedTree
 
 
 @pytest.fixture(scope="module")
-def car(model_dir: Callable[[str], Path]) -> tuple[DialogueManager, EmbeddedTree]:
-    lm = CausalLM.load(model_dir("qwen2.5-coder-0.5b-instruct"), context_tokens=1024)
+def car(qwen: CausalLM) -> tuple[DialogueManager, EmbeddedTree]:
     tree = EmbeddedTree()
-    dialogue = DialogueManager.create(tree, lm)
+    dialogue = DialogueManager.create(tree, qwen)
     dialogue.warm_up()
     return dialogue, tree
 
