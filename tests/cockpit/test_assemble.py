@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_the_databrokers_socket_and_token_reach_it(tmp_path: Path, monkeypatch: 
 
 def test_speed_reaches_both_voices(model_dir: Callable[[str], Path]) -> None:
     folders = {name: model_dir(name) for name in ("piper-en-joe", "espeak-ng")}
-    models = assemble.BuiltModels(Store.open(), folders)
+    models = assemble.BuiltModels(Store.open(), folders, ExitStack())
     worker = EspeakWorker.load(folders["espeak-ng"])
 
     def seconds(speed: float) -> dict[Language, float]:
