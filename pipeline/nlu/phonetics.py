@@ -53,7 +53,7 @@ _INITIALS = (("zh", "z"), ("ch", "c"), ("sh", "s"))
 _FINALS = (("iang", "ian"), ("uang", "uan"), ("ang", "an"), ("eng", "en"), ("ing", "in"))
 
 
-def _fold(syllable: str) -> str:
+def fold_syllable(syllable: str) -> str:
     """One spelling for syllables that speakers and ASR mix up."""
     for long, short in _INITIALS:
         if syllable.startswith(long):
@@ -72,7 +72,7 @@ def _fold(syllable: str) -> str:
 def readings(character: str) -> tuple[frozenset[str], frozenset[str]]:
     """Every toneless reading of a character, exact and folded."""
     exact = frozenset(pinyin(character, style=Style.NORMAL, heteronym=True)[0])
-    return exact, frozenset(_fold(syllable) for syllable in exact)
+    return exact, frozenset(fold_syllable(syllable) for syllable in exact)
 
 
 @lru_cache(maxsize=65536)

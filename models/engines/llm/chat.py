@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,12 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from models.engines.llm.tokenizer import TextTokenizer
 from models.errors import InputError
+
+_DATA = re.compile("\ue000(\\d+)\ue001")
+"""Where a text stands in a rendered template: private-use characters, which `encode` takes out of the texts first."""
+_MARKS = str.maketrans("", "", "\ue000\ue001")
 
 Message = Mapping[str, Any]
 
@@ -60,3 +66,33 @@ class ChatTemplate:
             add_generation_prompt=add_generation_prompt,
             **self._tokens,
         )
+
+    def encode(
+        self,
+        messages: Sequence[Message],
+        tokenizer: TextTokenizer,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """Token ids of the rendered messages. Contents are data: control marks written in them stay plain text.
+
+        tools: their definitions come from the program, not from outside, and are rendered as the template does.
+        Raises InputError as `render` does.
+        """
+        texts: list[str] = []
+
+        def kept(message: Message) -> dict[str, Any]:
+            content = message.get("content")
+            if not isinstance(content, str) or not content:
+                return dict(message)
+            texts.append(content.translate(_MARKS))
+            return {**message, "content": f"\ue000{len(texts) - 1}\ue001"}
+
+        rendered = self.render(
+            [kept(message) for message in messages], tools=tools, add_generation_prompt=add_generation_prompt
+        )
+        ids: list[int] = []
+        for number, part in enumerate(_DATA.split(rendered)):
+            ids += tokenizer.encode_plain(texts[int(part)]) if number % 2 else tokenizer.encode(part)
+        return ids

@@ -142,7 +142,8 @@ class LmSession:
         self._tokens = wanted
         if not whole:
             self._hidden = None
-            self._cached = min(reused, len(wanted) - 1)
+            # Two rows at least: runs of one row round otherwise, and what was cached must not change what comes next.
+            self._cached = min(reused, max(0, len(wanted) - 2))
             self._flush(chunk, cancelled, at_boundary)
         return reused
 
@@ -169,13 +170,15 @@ class LmSession:
         constraint: TokenConstraint | None = None,
         cancelled: Callable[[], bool] = _never,
         at_boundary: Callable[[], None] = _no_boundary,
+        choose: Callable[[Hidden, Ids | None], int] | None = None,
     ) -> Iterator[int]:
         """Yield the best next token again and again, until a stop id (not yielded), `max_new_tokens`, a complete
         constraint, a full cache or `cancelled`. Every token yielded is part of `tokens` already.
 
         Tokens a constraint forces are appended without a decision each and computed together in one run.
         `at_boundary` is called before every run of the model and may block: that is where a task yields. Without a
-        constraint, `draft_tokens` let one run yield several tokens, the same ones as without.
+        constraint, `draft_tokens` let one run yield several tokens, the same ones as without. choose: given the hidden
+        state and the allowed ids (None: all), the next token; by default the likeliest. Nothing is drafted for it.
         """
         room = min(max_new_tokens, self.capacity - len(self._tokens))
         while room > 0 and not cancelled():
@@ -193,7 +196,7 @@ class LmSession:
                             return
                         yield token
                     continue
-            elif self.draft_tokens:
+            elif self.draft_tokens and choose is None:
                 made = yield from self._drafted(room, cancelled, at_boundary)
                 if made is None:
                     return
@@ -204,7 +207,7 @@ class LmSession:
             if self._hidden is None:
                 return
             allowed = None if constraint is None else constraint.allowed()
-            token = self._head.best(self._hidden, allowed)
+            token = (choose or self._head.best)(self._hidden, allowed)
             if constraint is not None:
                 constraint.advance(token)
             if token in self._stop_ids:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -36,6 +38,15 @@ class TextTokenizer:
         """Token ids of `text`; special tokens written in it are recognised. add_special: put the start token first."""
         ids = list(self.inner.encode(text, add_special_tokens=False).ids)
         return [self._bos_id, *ids] if add_special and self._bos_id is not None else ids
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Token ids of `text` as data: whatever stands in it, no control token comes out. For words from outside."""
+        return list(self._plain.encode(text, add_special_tokens=False).ids)
+
+    @cached_property
+    def _plain(self) -> Tokenizer:
+        """The same tokenizer without its added tokens, so that none of them can be written."""
+        return Tokenizer.from_str(json.dumps(json.loads(self.inner.to_str()) | {"added_tokens": []}))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`; special tokens are left out, bytes that are no UTF-8 become U+FFFD."""
