@@ -52,7 +52,7 @@ lock: $(VENV)/bin/python ## requirements.lock: every package of a head unit with
 	@$(PIP) install 'uv>=0.9'
 	@index=$$($(BIN)/pip config get global.index-url 2>/dev/null); \
 	  $${index:+env UV_DEFAULT_INDEX="$$index"} $(BIN)/uv pip compile pyproject.toml --quiet --upgrade \
-	  --extra cpu --extra audio --extra vss --extra wake --universal --python-version 3.11 --generate-hashes \
+	  --extra cpu --extra audio --extra vss --extra wake --extra api --universal --python-version 3.11 --generate-hashes \
 	  --custom-compile-command 'make lock' --output-file requirements.lock
 	@echo "== wrote requirements.lock: $$(grep -c '^[a-z].*==' requirements.lock) packages"
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from cockpit.arbiter.config import PolicyBounds
 from cockpit.arbiter.lanes import plan_lanes
+from cockpit.places import open_places
 from cockpit.profile.memory_plan import KV_SESSIONS, device_memory_bytes, plan_of
 from cockpit.profile.runnable import require_runnable
 from cockpit.profile.sections import Profile
 from cockpit.runtime import Parts, Sink
+from cockpit.scheduling.engine_turns import ChainRecognizer, ChainVoice, EngineTurns
 from cockpit.scheduling.measured_memory import Growth, PeaksFile, lane_peaks
 from cockpit.scheduling.placements import EnginePlacements, engine_placements
 from cockpit.scheduling.service import SchedulingPlan, SchedulingService, open_service
@@ -71,12 +73,26 @@ class BuiltModels:
 
 
 @dataclass(frozen=True, slots=True)
+class Engines:
+    """The loaded models themselves, for what runs beside the chain. A speech engine has one user at a time: its turns
+    say whose it is.
+    """
+
+    recogniser: SpeechRecognizer
+    voices: Mapping[Language, Voice]
+    model: CausalLM
+    espeak: EspeakWorker
+    asr_turns: EngineTurns
+    tts_turns: EngineTurns
+
+
+@dataclass(frozen=True, slots=True)
 class Assembly:
     """The stages of one process and what they share. `service` is None where nothing else uses the device."""
 
     parts: Parts
     turn_ids: TurnIds
-    espeak: EspeakWorker
+    engines: Engines
     placements: EnginePlacements
     service: SchedulingService | None = None
     warm_ups: WarmUps | None = None
@@ -87,7 +103,7 @@ class Assembly:
         The runtime must be stopped before. Safe to call twice.
         """
         with ExitStack() as closing:  # last first, and each of them whatever another one raises
-            closing.callback(self.espeak.close)
+            closing.callback(self.engines.espeak.close)
             if self.service is not None:
                 closing.callback(self.service.close)
             closing.callback(self.placements.close)
@@ -101,9 +117,11 @@ def assemble(
     tracer: Tracer | None = None,
     announce: Announce = _quiet,
     scheduling: SchedulingPlan | None = None,
+    api_texts: int = 0,
 ) -> Assembly:
     """Load and warm up everything `profile` names; with `scheduling` the language model runs under the arbiter.
 
+    api_texts: texts that API requests may open beside the chain's own; memory is planned for them.
     Raises what `require_runnable` finds (ModelUnusable naming the command, ConfigError for what does not fit the
     device), DeviceUnavailable for a device that is not there.
     """
@@ -111,9 +129,10 @@ def assemble(
     total_bytes = device_memory_bytes(profile.device)
     file = _peaks_file(profile, scheduling, total_bytes)
     peaks = None if file is None else file.peaks()
-    require_runnable(profile, config, store, peaks)
+    kv_sessions = KV_SESSIONS + api_texts
+    require_runnable(profile, config, store, peaks, kv_sessions)
     folders = store.built_all(profile.models)
-    memory = plan_of(profile, config, store, total_bytes, peaks)
+    memory = plan_of(profile, config, store, total_bytes, peaks, kv_sessions)
     with ExitStack() as opened:
         service = None
         if scheduling is not None:
@@ -124,10 +143,11 @@ def assemble(
         opened.callback(placements.close)
         growth = Growth(placements.used_bytes)
         models = BuiltModels(store, folders, opened)
-        assembly = _load(profile, models, sink, tracer or NullTracer(), announce, service, placements, growth)
+        loading = _Loading(profile, models, announce, service, placements, growth, kv_sessions)
+        assembly = loading.assembly(sink, tracer or NullTracer())
         measured = lane_peaks(growth.of_stage, memory, placements.stages(profile))
         if measured:
-            plan_of(profile, config, store, total_bytes, measured).check()
+            plan_of(profile, config, store, total_bytes, measured, kv_sessions).check()
             if file is not None:
                 file.save(dict(measured))
         opened.pop_all()
@@ -143,49 +163,77 @@ def _peaks_file(profile: Profile, scheduling: SchedulingPlan | None, total_bytes
     )
 
 
-def _load(
-    profile: Profile,
-    models: BuiltModels,
-    sink: Sink,
-    tracer: Tracer,
-    announce: Announce,
-    service: SchedulingService | None,
-    placements: EnginePlacements,
-    growth: Growth,
-) -> Assembly:
-    generations, turn_ids = Generations(), TurnIds()
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    """What loading one part after the other needs. kv_sessions: texts of the language model."""
 
-    with growth.around("asr"):
-        recogniser = _timed("asr", announce, lambda: _recogniser(profile, models, placements))
-    with growth.around("llm"):
-        model = _timed("llm", announce, lambda: _language_model(profile, models, placements, service))
-    espeak = models.load(factory.PHONEMIZERS, PHONEMES, None)
-    models.opened.callback(espeak.close)
-    with growth.around("tts"):
-        tts = _timed("tts", announce, lambda: _voices(profile, models, espeak, placements))
-    dialogue = DialogueManager.create(
-        _vehicle(profile),
-        model,
-        default_language=profile.asr.languages[0],
-        reply_tokens=profile.llm.max_reply_tokens,
-    )
-    endpointer = Endpointer(
-        profile.endpoint.config, WebRtcGate.load(), models.load(factory.VADS, VAD, None), generations, turn_ids
-    )
-    words = hotwords if profile.asr.hotwords else None
-    asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
-    scheduler: LlmScheduler = UNSCHEDULED
-    warm_ups, on_wake = None, _nothing
-    if service is not None:
-        lanes = placements.llm is not None
-        task = _timed("warm-up", announce, lambda: open_voice_task(service, model, lanes=lanes))
-        scheduler, warm_ups, on_wake = task.scheduler, task.warm_ups, task.warm_ups.at_wake
-    with scheduler.block(bool):  # under leases, so that its sessions are booked from the start
-        _timed("prefix", announce, lambda: dialogue.warm_up(scheduler))
-    placements.seal()
-    wake = open_wake(profile.wake, models.folders, on_wake)
-    parts = Parts(endpointer, asr, dialogue, tts, sink, generations, tracer, scheduler, wake)
-    return Assembly(parts, turn_ids, espeak, placements, service, warm_ups)
+    profile: Profile
+    models: BuiltModels
+    announce: Announce
+    service: SchedulingService | None
+    placements: EnginePlacements
+    growth: Growth
+    kv_sessions: int
+
+    def assembly(self, sink: Sink, tracer: Tracer) -> Assembly:
+        """Every part, warm."""
+        profile, models = self.profile, self.models
+        generations, turn_ids = Generations(), TurnIds()
+        engines = self.engines()
+        dialogue = DialogueManager.create(
+            _vehicle(profile),
+            engines.model,
+            open_places(profile.navigation.places, models.store.root / "places"),
+            default_language=profile.asr.languages[0],
+            reply_tokens=profile.llm.max_reply_tokens,
+        )
+        vad = models.load(factory.VADS, VAD, None)
+        endpointer = Endpointer(profile.endpoint.config, WebRtcGate.load(), vad, generations, turn_ids)
+        words = hotwords if profile.asr.hotwords else None
+        recogniser = ChainRecognizer(engines.recogniser, engines.asr_turns)
+        asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
+        tts = TtsStage({name: ChainVoice(voice, engines.tts_turns) for name, voice in engines.voices.items()})
+        scheduler: LlmScheduler = UNSCHEDULED
+        warm_ups, on_wake = None, _nothing
+        if self.service is not None:
+            service, lanes = self.service, self.placements.llm is not None
+            task = _timed("warm-up", self.announce, lambda: open_voice_task(service, engines.model, lanes=lanes))
+            scheduler, warm_ups, on_wake = task.scheduler, task.warm_ups, task.warm_ups.at_wake
+        with scheduler.block(bool):  # under leases, so that its sessions are booked from the start
+            _timed("prefix", self.announce, lambda: dialogue.warm_up(scheduler))
+        self.placements.seal()
+        wake = open_wake(profile.wake, models.folders, on_wake)
+        parts = Parts(endpointer, asr, dialogue, tts, sink, generations, tracer, scheduler, wake)
+        return Assembly(parts, turn_ids, engines, self.placements, self.service, warm_ups)
+
+    def engines(self) -> Engines:
+        """The models, warm."""
+        profile, models, placements = self.profile, self.models, self.placements
+        with self.growth.around("asr"):
+            recogniser = _timed("asr", self.announce, lambda: _recogniser(profile, models, placements))
+        with self.growth.around("llm"):
+            model = _timed("llm", self.announce, self.language_model)
+        espeak = models.load(factory.PHONEMIZERS, PHONEMES, None)
+        models.opened.callback(espeak.close)
+        with self.growth.around("tts"):
+            voices = _timed("tts", self.announce, lambda: _voices(profile, models, espeak, placements))
+        return Engines(recogniser, voices, model, espeak, EngineTurns(), EngineTurns())
+
+    def language_model(self) -> CausalLM:
+        """The language model with room for every text; on a device all its graphs are captured."""
+        profile, placements = self.profile, self.placements
+        bounds = PolicyBounds() if self.service is None else self.service.config.policy
+        options = factory.LlmOptions(
+            threads=profile.llm.threads,
+            context_tokens=profile.llm.context_tokens,
+            slots=self.kv_sessions,
+            drafts=[count for count in bounds.draft_tokens if count],
+            placements=placements.llm,
+        )
+        model = self.models.load(factory.LANGUAGE_MODELS, profile.llm.model, options)
+        if placements.llm is not None:  # captures every graph, before anything urgent may run
+            model.warm_up(longest_chunk=max(bounds.prefill_chunk_tokens))
+        return model
 
 
 def _timed(what: str, announce: Announce, make: Callable[[], T]) -> T:
@@ -201,32 +249,17 @@ def _recogniser(profile: Profile, models: BuiltModels, placements: EnginePlaceme
     return engine
 
 
-def _language_model(
-    profile: Profile, models: BuiltModels, placements: EnginePlacements, service: SchedulingService | None
-) -> CausalLM:
-    bounds = PolicyBounds() if service is None else service.config.policy
-    options = factory.LlmOptions(
-        threads=profile.llm.threads,
-        context_tokens=profile.llm.context_tokens,
-        slots=KV_SESSIONS,
-        drafts=[count for count in bounds.draft_tokens if count],
-        placements=placements.llm,
-    )
-    model = models.load(factory.LANGUAGE_MODELS, profile.llm.model, options)
-    if placements.llm is not None:  # captures every graph, before anything urgent may run
-        model.warm_up(longest_chunk=max(bounds.prefill_chunk_tokens))
-    return model
-
-
-def _voices(profile: Profile, models: BuiltModels, espeak: EspeakWorker, placements: EnginePlacements) -> TtsStage:
+def _voices(
+    profile: Profile, models: BuiltModels, espeak: EspeakWorker, placements: EnginePlacements
+) -> dict[Language, Voice]:
     voices: dict[Language, Voice] = {}
     chosen: tuple[tuple[Language, str], ...] = (("en", profile.tts.en_voice), ("zh", profile.tts.zh_voice))
     for language, name in chosen:
         options = factory.VoiceOptions(language, placements.tts, espeak, profile.tts.speed)
         voices[language] = models.load(factory.VOICES, name, options)
-    stage = TtsStage(voices)
-    stage.warm_up()
-    return stage
+    for voice in voices.values():
+        voice.warm_up()
+    return voices
 
 
 def _vehicle(profile: Profile) -> SignalBackend:

@@ -162,7 +162,7 @@ def _peer(assembly: Assembly, store: Store) -> SequentialPeer:
             store.source("piper-en-joe", "en_US-joe-medium.onnx.json"),
         ),
         tools={name: schema_of(name) for name in TOOL_NAMES},
-        mandarin=EspeakVoice(assembly.espeak, "cmn").synthesise,
+        mandarin=EspeakVoice(assembly.engines.espeak, "cmn").synthesise,
         act=_Actor(assembly.parts.dialogue),
     )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -59,6 +59,10 @@ class Talk:
     profile: Profile
 
 
+def _nothing_beside(_talk: Talk) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 @contextmanager
 def talking(
     profile_name: str,
@@ -68,8 +72,12 @@ def talking(
     live: bool,
     quiet: bool,
     observer: Observer | None = None,
+    api_texts: int = 0,
 ) -> Iterator[Talk]:
-    """Assemble, start, hand over, stop; the trace is written whatever happens, and no signal cuts the closing short."""
+    """Assemble, start, hand over, stop; the trace is written whatever happens, and no signal cuts the closing short.
+
+    api_texts: see `assemble`.
+    """
     if trace is not None:
         check_writable(trace)
     loaded = load_profile(profile_name)
@@ -78,7 +86,9 @@ def talking(
     tracer: TraceRecorder | None = TraceRecorder() if trace else None
     used: Tracer = tracer or NullTracer()
     plan = _scheduling_plan(loaded, store, live=live)
-    assembly = assemble(profile, store, sink, tracer=used, announce=_announce(quiet), scheduling=plan)
+    assembly = assemble(
+        profile, store, sink, tracer=used, announce=_announce(quiet), scheduling=plan, api_texts=api_texts
+    )
     runtime = Runtime(assembly.parts, live=live, barge_in=profile.audio.barge_in, observer=observer)
     try:
         runtime.start()
@@ -167,14 +177,27 @@ def listen(
     SIGTERM with 143, SIGHUP with 129.
     """
     configure(log_level)
-    loaded = load_profile(profile).profile
+    microphone(profile, trace, as_json=json)
+
+
+def microphone(
+    profile_name: str,
+    trace: Path | None,
+    *,
+    as_json: bool,
+    api_texts: int = 0,
+    beside: Callable[[Talk], AbstractContextManager[None]] = _nothing_beside,
+) -> None:
+    """The chain on the microphone until a signal ends it. beside: what else runs. api_texts: see `assemble`."""
+    loaded = load_profile(profile_name).profile
     source = MicSource(_device(loaded.audio.input_device), frame_samples=loaded.audio.frame_samples)
     sink = SpeakerSink(_device(loaded.audio.output_device))
     sink.start()
-    printer = TurnPrinter("microphone", as_json=json)
+    printer = TurnPrinter("microphone", as_json=as_json)
+    running = talking(profile_name, sink, trace, live=True, quiet=as_json, observer=printer, api_texts=api_texts)
     try:
-        with talking(profile, sink, trace, live=True, quiet=json, observer=printer) as talk:
-            if not json:
+        with running as talk, beside(talk):
+            if not as_json:
                 typer.echo(f"listening on {source.name} at {source.rate_hz} Hz; Ctrl-C ends it")
             with printer:
                 talk.runtime.listen(source)

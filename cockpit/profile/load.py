@@ -88,6 +88,8 @@ def load_profile(name: str, *, registry: Registry | None = None) -> LoadedProfil
     known = {violation.path for violation in violations}
     violations += [found for found in cross_violations(data, facts) if found.path not in known]
     violations += _model_violations(data, registry)
+    if profile is not None:
+        violations += _grant_violations(profile)
     faults = [fault for document in chain for fault in document.faults]
     faults += [written.fault(violation) for violation in violations]
     if faults or profile is None:
@@ -211,6 +213,21 @@ def _named(data: Mapping[str, Any], section: str, key: str, default: str) -> str
     found = data.get(section)
     value = found.get(key, default) if isinstance(found, Mapping) else default
     return value if isinstance(value, str) else default
+
+
+def _grant_violations(profile: Profile) -> Iterator[Violation]:
+    """Tasks that the API grants and nothing here can run its requests as."""
+    if "grants" not in profile.api.model_fields_set:
+        return
+    served = tuple(profile.tasks) or (DIALOGUE,)
+    for user, tasks in profile.api.grants.items():
+        for task in tasks:
+            path = ("api", "grants", user)
+            if task not in served:
+                known = suggestion(task, list(served), cutoff=0.4)
+                yield Violation(path, f"no such task {task!r}; {known}", (("tasks",),))
+            elif profile.device != "cpu" and task != DIALOGUE:
+                yield Violation(path, f"on a GPU requests run as {DIALOGUE} only so far, not as {task}", (("device",),))
 
 
 _MODEL_ROLES: tuple[tuple[KeyPath, Role], ...] = (

@@ -48,17 +48,18 @@ def plan_of(
     store: Store,
     total_bytes: int | None,
     peaks: Mapping[str, int] | None = None,
+    kv_sessions: int = KV_SESSIONS,
 ) -> MemoryPlan:
     """The plan of `profile` on a device with `total_bytes`. Models that are not built count as their sources.
 
     peaks: activations measured on this device, lane name -> bytes; a GPU lane that is not in it counts with its cap. On
-    a CPU activations are the process's own, so they count per stage.
+    a CPU activations are the process's own, so they count per stage. kv_sessions: texts with a cache of their own.
     """
     slot = _kv_slot(profile, store)
     arena = (
         MemoryLine("kv arena", "kv", 0, f"{profile.llm.model} is not built here, so its shape is not known")
         if slot is None
-        else kv_arena(KV_SESSIONS, slot.count_bytes, slot.note)
+        else kv_arena(kv_sessions, slot.count_bytes, slot.note)
     )
     lines = [*_weights(profile, store), arena]
     if profile.device == "cpu":

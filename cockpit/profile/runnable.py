@@ -13,7 +13,7 @@ from typing import Literal
 
 from cockpit.arbiter.config import DIALOGUE, ArbiterConfig
 from cockpit.profile.base import Violation, dotted
-from cockpit.profile.memory_plan import device_memory_bytes, plan_of
+from cockpit.profile.memory_plan import KV_SESSIONS, device_memory_bytes, plan_of
 from cockpit.profile.orchestration import budget_violations, unit_violations
 from cockpit.profile.sections import Profile
 from cockpit.profile.yaml import KeyPath
@@ -51,10 +51,14 @@ class Finding:
 
 
 def require_runnable(
-    profile: Profile, arbiter: ArbiterConfig | None, store: Store, peaks: Mapping[str, int] | None = None
+    profile: Profile,
+    arbiter: ArbiterConfig | None,
+    store: Store,
+    peaks: Mapping[str, int] | None = None,
+    kv_sessions: int = KV_SESSIONS,
 ) -> None:
     """Raises the first missing finding's error, with the text of all of them, one a line."""
-    missing = [found for found in findings(profile, arbiter, store, peaks) if found.status == "missing"]
+    missing = [found for found in findings(profile, arbiter, store, peaks, kv_sessions) if found.status == "missing"]
     if missing and all(issubclass(found.error, ModelUnusable) for found in missing):
         store.built_all(profile.models)  # its message names one command for all of them
     if missing:
@@ -62,17 +66,22 @@ def require_runnable(
 
 
 def findings(
-    profile: Profile, arbiter: ArbiterConfig | None, store: Store, peaks: Mapping[str, int] | None = None
+    profile: Profile,
+    arbiter: ArbiterConfig | None,
+    store: Store,
+    peaks: Mapping[str, int] | None = None,
+    kv_sessions: int = KV_SESSIONS,
 ) -> Iterator[Finding]:
-    """Every check. peaks: see `plan_of`."""
+    """Every check. peaks, kv_sessions: see `plan_of`."""
     yield from _tasks(profile, arbiter)
     yield from _privacy(profile)
     yield from _vehicle(profile)
+    yield from _places(profile)
     yield onnxruntime(profile.device)
     yield from _models(profile, store)
     yield from _wake_word(profile, store)
     yield from gpu(required=profile.device == "cuda")
-    yield from _device(profile, arbiter, store, peaks)
+    yield from _device(profile, arbiter, store, peaks, kv_sessions)
 
 
 def _tasks(profile: Profile, arbiter: ArbiterConfig | None) -> Iterator[Finding]:
@@ -112,6 +121,17 @@ def _vehicle(profile: Profile) -> Iterator[Finding]:
         yield Finding("vehicle", "missing", detail, remedy, ("vehicle", "token_file"))
     if not absent and vehicle.socket.exists():
         yield Finding("vehicle", "ok", f"KUKSA databroker at {vehicle.socket}")
+
+
+def _places(profile: Profile) -> Iterator[Finding]:
+    file = profile.navigation.places
+    if file is None:
+        return
+    if file.is_file() and os.access(file, os.R_OK):
+        yield Finding("places", "ok", str(file))
+    else:
+        remedy = "copy the head unit's place list there, or leave the key out"
+        yield Finding("places", "missing", f"no readable file {file}", remedy, ("navigation", "places"), ConfigError)
 
 
 def _installed(module: str) -> bool:
@@ -200,7 +220,11 @@ def gpu(*, required: bool) -> Iterator[Finding]:
 
 
 def _device(
-    profile: Profile, arbiter: ArbiterConfig | None, store: Store, peaks: Mapping[str, int] | None
+    profile: Profile,
+    arbiter: ArbiterConfig | None,
+    store: Store,
+    peaks: Mapping[str, int] | None,
+    kv_sessions: int,
 ) -> Iterator[Finding]:
     """Clusters and memory against what the device has."""
     total_bytes = device_memory_bytes(profile.device)
@@ -213,7 +237,7 @@ def _device(
         faults += budget_violations(budgets, arbiter.limits.max_gpu_memory_percent, total_mb)
     for fault in faults:
         yield Finding("device", "missing", fault.message, "", fault.path, ConfigError)
-    plan = plan_of(profile, arbiter, store, total_bytes, peaks)
+    plan = plan_of(profile, arbiter, store, total_bytes, peaks, kv_sessions)
     if plan.fits:
         yield Finding("memory", "ok", f"{plan.sum_bytes >> 20} MiB planned, limit {plan.limit_text}")
     else:

@@ -184,6 +184,32 @@ class ControlSection(Section):
         return default if self.socket == "auto" else Path(self.socket)
 
 
+class ApiSection(Section):
+    """The OpenAI-compatible API that `cockpit serve` opens for other programs of the head unit."""
+
+    socket: Annotated[str, Field(pattern=r"^(auto|/.+)$")] = "auto"
+    """`auto`: beside the control socket, as `api.sock`. Or a path of at most 107 bytes. Its mode is 0660."""
+    group: str | None = None
+    """Members of this group may ask too, not only this process's user and root."""
+    port: Annotated[int, Field(strict=True, ge=0, le=65_535)] | None = None
+    """A port on 127.0.0.1 besides the socket, for programs that cannot use one; 0: any free one. Needs `token_file`."""
+    token_file: Path | None = None
+    """File with the token that clients of the port must send; nobody but this process's user may read it."""
+    requests: Annotated[int, Field(strict=True, ge=1, le=16)] = 2
+    """Texts that are generated beside each other. Each has a cache of its own, so memory grows with it."""
+    waiting: Annotated[int, Field(strict=True, ge=0, le=1_024)] = 16
+    """Further requests that may wait; more are refused with status 429."""
+    grants: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default={"*": ("dialogue_task",)})
+    """Unix user -> the tasks that its requests may run as, the first by default. `*`: every other client, and the
+    holder of the token."""
+
+    @model_validator(mode="after")
+    def _token(self) -> ApiSection:
+        if (self.port is None) != (self.token_file is None):
+            raise ValueError("port and token_file go together: over loopback every program of this machine could ask")
+        return self
+
+
 class WakeSection(Section):
     """The wake word. Without an engine everything that is said is for the car."""
 
@@ -209,6 +235,13 @@ class WakeSection(Section):
             refractory_ms=round(self.refractory.ms),
             awake_ms=round(self.awake.ms),
         )
+
+
+class NavigationSection(Section):
+    """Where one can go."""
+
+    places: Path | None = None
+    """The head unit's own place list (.gpkg, .csv or .jsonl), beside the one that ships: see docs/places.md."""
 
 
 class PrivacySection(Section):
@@ -242,9 +275,11 @@ class Profile(Section):
     llm: LlmSection = LlmSection()
     tts: TtsSection = TtsSection()
     vehicle: VehicleSection = VehicleSection()
+    navigation: NavigationSection = NavigationSection()
     privacy: PrivacySection = PrivacySection()
     wake: WakeSection = WakeSection()
     control: ControlSection = ControlSection()
+    api: ApiSection = ApiSection()
     orchestration: OrchestrationSection | None = None
     """Red lines, clusters, eviction and policy. Without it, and without `tasks`, nothing shares the device."""
     tasks: dict[str, TaskSection] = Field(default_factory=dict)

@@ -28,16 +28,16 @@ def open_voice_task(service: SchedulingService, model: CausalLM, *, lanes: bool)
     """Bind the language model to the dialogue task and warm it up. lanes: whether `model` has a cache per lane."""
     on_lane = model.use if lanes else None
     warm_ups = WarmUps(service.dispatcher, service.config.tasks, {DIALOGUE: _warmer(model, on_lane)})
-    lane = TaskLane(service.device, bind=must_bind(service), on_lane=on_lane)
+    lane = TaskLane(service.device, bind=must_bind(service, DIALOGUE), on_lane=on_lane)
     scheduler = LaneLlmScheduler(service.dispatcher, DIALOGUE, lane, service.evicted, partial(warm_ups.ran, DIALOGUE))
     warm_ups.at_start()
     return VoiceTask(scheduler, warm_ups)
 
 
-def must_bind(service: SchedulingService) -> bool:
-    """Whether the dialogue keeps to its lanes. One that may have every core is placed better by the kernel."""
+def must_bind(service: SchedulingService, task: str) -> bool:
+    """Whether a task keeps to its lanes. One that may have every core is placed better by the kernel."""
     config = service.config
-    units = sum(config.clusters[name] for name in config.tasks[DIALOGUE].clusters)
+    units = sum(config.clusters[name] for name in config.tasks[task].clusters)
     return service.device.kind != "cpu" or 0 < units < service.device.units
 
 

@@ -27,6 +27,7 @@ PURPOSE = {
 ENVIRONMENT = {
     "cockpit": (
         ("COCKPIT_CACHE", "Where weights and built models are kept; ~/.cache/cockpit when unset."),
+        ("COCKPIT_API_SOCKET", "The API's socket that cockpit send asks, when --socket is not given."),
         ("COCKPIT_WEIGHTS", "A folder to look in for weights before any download."),
         ("HF_ENDPOINT", "Mirror of Hugging Face to fetch weights from; https://huggingface.co when unset."),
     ),

@@ -60,6 +60,10 @@ def say_refusal(result: ToolResult, language: Language) -> str:
         return "超出范围，不能这样设置。" if zh else "That is out of range."
     if reason == "unknown_place":
         asked = "".join(c for c in str(detail.get("asked", "")) if c.isalnum() or c in " '-&")[:40].strip()
+        near = [str(names["zh" if zh else "en"]) for names in detail.get("similar", ()) if names]
+        if near:
+            choice = "还是".join(near) if zh else " or ".join(near)
+            return f"我不认识{asked}，是{choice}吗？" if zh else f"I don't know {asked}. Did you mean {choice}?"
         return f"抱歉，我不认识{asked}这个地方。" if zh else f"Sorry, I don't know the place {asked}."
     if reason == "wrong_unit":
         hint = (_UNIT_HINT_ZH if zh else _UNIT_HINT_EN).get(str(detail.get("what")))

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from pipeline.frames import Language
 
@@ -31,12 +32,29 @@ class Place:
         return self.zh if language == "zh" else self.en
 
 
+class PlaceSearch(Protocol):
+    """Many further places, found by their names. See pipeline.vehicle.place_index."""
+
+    def nearest(self, kind: str, latitude: float, longitude: float) -> Place | None:
+        """The nearest of a kind; None where there is none."""
+        ...
+
+    def meant(self, said: str, latitude: float, longitude: float) -> Place | None:
+        """The place that was named; None where it is not known, or where one would have to guess."""
+        ...
+
+    def similar(self, said: str, latitude: float, longitude: float) -> list[Place]:
+        """At most two places whose names are like what was said, to ask about."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
-    """All places by id, and the words for each kind of place."""
+    """All places by id, and the words for each kind of place. search: the head unit's own list, where it has one."""
 
     by_id: dict[str, Place]
     kinds: dict[str, tuple[str, ...]]
+    search: PlaceSearch | None = None
 
     def phrases(self) -> dict[str, list[str]]:
         """Names for the lexicon: "place.<id>" and "kind.<kind>"."""
@@ -50,11 +68,19 @@ class Places:
         return key in self.by_id or key in self.kinds
 
     def resolve(self, key: str, latitude: float, longitude: float) -> Place | None:
-        """The place with this id, or the nearest of this kind; None when the list holds neither."""
+        """The place with this id, the nearest of this kind, or the one that is called so; None when nothing is."""
         if key in self.by_id:
             return self.by_id[key]
-        of_kind = [place for place in self.by_id.values() if place.kind == key]
-        return min(of_kind, key=lambda place: distance_km(latitude, longitude, place), default=None)
+        if key in self.kinds:
+            of_kind = [place for place in self.by_id.values() if place.kind == key]
+            found = None if self.search is None else self.search.nearest(key, latitude, longitude)
+            of_kind += [] if found is None else [found]
+            return min(of_kind, key=lambda place: distance_km(latitude, longitude, place), default=None)
+        return None if self.search is None else self.search.meant(key, latitude, longitude)
+
+    def similar(self, said: str, latitude: float, longitude: float) -> list[Place]:
+        """Places to ask about when `resolve` found none."""
+        return [] if self.search is None else self.search.similar(said, latitude, longitude)
 
 
 def _bare(name: str) -> str:

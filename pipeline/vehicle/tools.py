@@ -210,7 +210,9 @@ class Toolbox:
         latitude, longitude = self.position()
         place = self.places.resolve(call.arguments["place"], latitude, longitude)
         if place is None:
-            return ToolResult(call, "refused", None, None, "unknown_place", {"asked": _plain(call.arguments["place"])})
+            asked = _plain(call.arguments["place"])
+            near = [_names(other) for other in self.places.similar(asked, latitude, longitude)]
+            return ToolResult(call, "refused", None, None, "unknown_place", {"asked": asked, "similar": near})
         distance = round(distance_km(latitude, longitude, place), 1)
         detail = {"place": _names(place), "distance_km": distance, "kind": place.kind}
         if call.name == "ask_distance":

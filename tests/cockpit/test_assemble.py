@@ -14,7 +14,6 @@ from cockpit.scheduling.placements import engine_placements
 from models.engines.tts.espeak import EspeakWorker
 from models.store.store import Store
 from pipeline.frames import Language
-from pipeline.tts.stage import TtsStage
 from pipeline.vehicle import kuksa
 from pipeline.vehicle.signals import EmbeddedTree
 
@@ -41,10 +40,10 @@ def test_speed_reaches_both_voices(model_dir: Callable[[str], Path]) -> None:
 
     def seconds(speed: float) -> dict[Language, float]:
         profile = Profile.model_validate({"tts": {"speed": speed}})
-        stage: TtsStage = assemble._voices(profile, models, worker, engine_placements(profile, None))
+        voices = assemble._voices(profile, models, worker, engine_placements(profile, None))
         return {
             language: sum(map(len, voice.synthesise(TEXTS[language]))) / voice.sample_rate_hz
-            for language, voice in stage._voices.items()
+            for language, voice in voices.items()
         }
 
     try:

@@ -226,7 +226,7 @@ def test_a_dialogue_with_a_core_of_its_own_keeps_to_it_while_the_model_runs() ->
     narrow = replace(config.tasks[DIALOGUE], clusters=("cores_b",))
     made = open_service(SchedulingPlan(replace(config, tasks={**config.tasks, DIALOGUE: narrow})), "cpu")
     try:
-        assert must_bind(made)
+        assert must_bind(made, DIALOGUE)
         session = SimpleNamespace(name="s", kv_bytes=1 << 20, draft_tokens=0, accepted=0)
         lane = TaskLane(made.device, bind=True)
         scheduler = LaneLlmScheduler(made.dispatcher, DIALOGUE, lane, made.evicted, lambda: None)
@@ -256,7 +256,8 @@ def test_a_process_that_listens_is_found_by_itself_and_takes_its_socket_away(
             return None
 
     def light(profile: Profile, *_: object, scheduling: SchedulingPlan, **__: object) -> Assembly:
-        return replace(assembly, service=open_service(scheduling, profile.device), espeak=Quiet())  # type: ignore[arg-type]
+        engines = replace(assembly.engines, espeak=Quiet())  # type: ignore[arg-type]
+        return replace(assembly, service=open_service(scheduling, profile.device), engines=engines)
 
     monkeypatch.setattr(talk, "assemble", light)
     with talk.talking("cpu", NullSink(), None, live=True, quiet=True):

@@ -1,0 +1,139 @@
+"""Chat requests to token ids and grammars, and answers back to messages and tool calls."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from cockpit.api.errors import invalid
+from cockpit.api.schema import ChatMessage, ChatRequest, NamedTool, ToolDefinition
+from models.engines.base import TokenConstraint
+from models.engines.llm.causal_lm import CausalLM
+from models.engines.llm.grammar import JSON_STYLE, Grammar
+from models.errors import InputError
+from pipeline import json_codec
+
+_CALL_OPEN, _CALL_CLOSE = "<tool_call>", "</tool_call>"
+_CALL = re.compile(re.escape(_CALL_OPEN) + r"\s*(\{.*?\})\s*" + re.escape(_CALL_CLOSE), re.DOTALL)
+_MOST_SCHEMA = 64 * 1024
+"""Bytes of a schema: compiling takes time that others wait for."""
+
+
+def prompt_of(request: ChatRequest, model: CausalLM) -> tuple[int, ...]:
+    """Token ids of the messages; what stands in a message can be no control mark. Raises ApiError."""
+    tools = None if request.tools is None or request.tool_choice == "none" else [_plain(tool) for tool in request.tools]
+    try:
+        return tuple(
+            model.chat.encode([_message(message) for message in request.messages], model.tokenizer, tools=tools)
+        )
+    except InputError as error:
+        raise invalid(str(error), "messages") from error
+
+
+def constraint_of(request: ChatRequest, model: CausalLM) -> TokenConstraint | None:
+    """The grammar that the answer must follow; None for free text. Raises ApiError for a schema that is none."""
+    form = request.response_format
+    source: Mapping[str, Any] | str | None = None
+    if form is not None and form.type == "json_object":
+        source = {"type": "object"}
+    elif form is not None and form.json_schema is not None:
+        source = form.json_schema.schema_
+    elif request.tools and request.tool_choice != "none":
+        source = _calls_grammar(request, model)
+    if source is None:
+        return None
+    if len(json_codec.dumps(source)) > _MOST_SCHEMA:
+        raise invalid(f"the schema is larger than {_MOST_SCHEMA >> 10} KiB; shorten it", "response_format")
+    try:
+        return Grammar.compile(source, model.tokenizer).start()
+    except InputError as error:
+        raise invalid(str(error), "tools" if request.tools else "response_format") from error
+
+
+def calls_in(text: str) -> tuple[str, list[dict[str, Any]]]:
+    """The text without its tool calls, and these in OpenAI's form. A call that is cut off is dropped whole."""
+    calls = []
+    for written in _CALL.findall(text):
+        try:
+            call = json.loads(written)
+        except ValueError:
+            continue
+        arguments = json.dumps(call.get("arguments", {}), ensure_ascii=False)
+        function = {"name": str(call.get("name", "")), "arguments": arguments}
+        calls.append({"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function})
+    rest = _CALL.sub("", text)
+    return rest.partition(_CALL_OPEN)[0].strip() if calls or _CALL_OPEN in rest else rest, calls
+
+
+def may_call(request: ChatRequest) -> bool:
+    """Whether the answer may hold tool calls: then it is only shown when it is whole."""
+    return bool(request.tools) and request.tool_choice != "none"
+
+
+def _calls_grammar(request: ChatRequest, model: CausalLM) -> str:
+    """Calls of the tools that may be called, written as the model learnt it; with `auto`, or any other text.
+
+    Text that begins with `<`, `{` or a code mark would be a call that was written wrongly, so it cannot be.
+    """
+    assert request.tools is not None
+    named = request.tool_choice.function.name if isinstance(request.tool_choice, NamedTool) else None
+    chosen = [tool.function for tool in request.tools if named in (None, tool.function.name)]
+    one_call = {
+        "x-guidance": JSON_STYLE,
+        "anyOf": [
+            {
+                "type": "object",
+                "properties": {"name": {"const": function.name}, "arguments": function.parameters},
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+            for function in chosen
+        ],
+    }
+    many = request.parallel_tool_calls is not False and named is None
+    calls = 'call ("\\n" call)*' if many else "call"
+    free = "" if request.tool_choice == "required" or named is not None else " | /[^<{`\\s](.|\\n)*/"
+    return (
+        f"start: {calls}{free}\n"
+        f'call: {_mark(_CALL_OPEN, model)} "\\n" json "\\n" {_mark(_CALL_CLOSE, model)}\n'
+        f"json: %json {json.dumps(one_call, ensure_ascii=False)}\n"
+    )
+
+
+def _mark(text: str, model: CausalLM) -> str:
+    """A mark in a grammar: the model's own token where it has one, else its letters."""
+    return text if model.tokenizer.inner.token_to_id(text) is not None else json.dumps(text)
+
+
+def _message(message: ChatMessage) -> dict[str, Any]:
+    """As chat templates expect it. `developer` is OpenAI's newer word for `system`."""
+    made: dict[str, Any] = {
+        "role": "system" if message.role == "developer" else message.role,
+        "content": message.text,
+    }
+    if message.tool_calls:
+        made["tool_calls"] = [_called(call.function.name, call.function.arguments) for call in message.tool_calls]
+    return made
+
+
+def _called(name: str, arguments: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads(arguments)
+    except ValueError as error:
+        raise invalid(f"the arguments of an earlier call of {name} are no JSON: {error}", "messages") from error
+    return {"type": "function", "function": {"name": name, "arguments": parsed}}
+
+
+def _plain(tool: ToolDefinition) -> dict[str, Any]:
+    function = tool.function
+    return {
+        "type": "function",
+        "function": {
+            "name": function.name,
+            "description": function.description,
+            "parameters": function.parameters,
+        },
+    }

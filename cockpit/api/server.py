@@ -1,0 +1,227 @@
+"""The API's socket and its thread: an ASGI server beside the voice chain, which never waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import grp
+import hmac
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import uvicorn
+from starlette.requests import Request
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from cockpit.api.app import Services, application
+from cockpit.api.errors import ApiError
+from cockpit.api.grants import Client
+from models.errors import StartupError
+
+log = logging.getLogger("cockpit.api")
+
+SOCKET_MODE = 0o660
+_UNIX_CLIENT = "unix-user"
+"""How a connection's peer is named in its requests, with the user's number in place of a port."""
+_PEER = struct.Struct("3i")
+_BACKLOG = 128
+_KEEP_ALIVE_S = 30
+_START_S = 30.0
+_STOP_S = 10.0
+_MOST_PATH = 107
+"""Bytes of a unix socket's path."""
+
+
+class _PeerProtocol(H11Protocol):
+    """HTTP/1.1 whose client is the unix user at the other end, as the kernel tells it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        peer: socket.socket | None = transport.get_extra_info("socket")
+        if peer is not None and peer.family == socket.AF_UNIX:
+            _, user_id, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+            self.client = (_UNIX_CLIENT, user_id)
+
+
+class ApiServer:
+    """Serves until `stop`. `path`: of the socket; `port`: of the loopback port, None without one."""
+
+    def __init__(self, path: Path, port: int | None, sockets: list[socket.socket], server: uvicorn.Server) -> None:
+        self.path = path
+        self.port = port
+        self._sockets = sockets
+        self._server = server
+        self._thread = threading.Thread(target=self._serve, name="api", daemon=True)
+
+    @classmethod
+    def open(
+        cls,
+        services: Services,
+        path: Path,
+        *,
+        group: str | None = None,
+        port: int | None = None,
+        token: str | None = None,
+    ) -> ApiServer:
+        """Bind the socket (0660, `group`) and, with a token, a loopback port (0: any free one).
+
+        Raises StartupError naming what is in the way.
+        """
+        if port is not None and not token:
+            raise StartupError("api.port needs api.token_file: over loopback every program of this machine could ask")
+        sockets = [_unix_socket(path, group)]
+        try:
+            if port is not None:
+                sockets.append(_loopback(port))
+        except BaseException:
+            _close(path, sockets)
+            raise
+        served = replace(services, client_of=_client_of(token))
+        config = uvicorn.Config(
+            application(served),
+            http=_PeerProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            backlog=_BACKLOG,
+            timeout_graceful_shutdown=2,
+        )
+        bound = None if port is None else int(sockets[1].getsockname()[1])
+        return cls(path, bound, sockets, uvicorn.Server(config))
+
+    def start(self) -> None:
+        """Returns once requests are taken. Raises StartupError."""
+        self._thread.start()
+        deadline = threading.Event()
+        for _ in range(int(_START_S / 0.02)):
+            if self._server.started:
+                return
+            if not self._thread.is_alive():
+                break
+            deadline.wait(0.02)
+        self.stop()
+        raise StartupError(f"the API on {self.path} did not start; the journal says why")
+
+    def stop(self) -> None:
+        """Take no more requests, end those that run, remove the socket. Safe to call twice."""
+        self._server.should_exit = True
+        if self._thread.ident is not None:
+            self._thread.join(_STOP_S)
+        _close(self.path, self._sockets)
+
+    def _serve(self) -> None:
+        try:
+            asyncio.run(self._server.serve(sockets=self._sockets))
+        except Exception:
+            log.exception("the API on %s has ended", self.path)
+
+
+def _client_of(token: str | None) -> Callable[[Request], Client]:
+    """Who sent a request. Raises ApiError (401) over loopback without the token."""
+
+    def client(request: Request) -> Client:
+        peer = request.client
+        if peer is not None and peer.host == _UNIX_CLIENT:
+            return Client(peer.port)
+        given = request.headers.get("authorization", "")
+        if token is None or not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            raise ApiError(401, "unauthorized", "send the token of api.token_file as `Authorization: Bearer ...`")
+        return Client(None)
+
+    return client
+
+
+def _unix_socket(path: Path, group: str | None) -> socket.socket:
+    if len(os.fsencode(path)) > _MOST_PATH:
+        raise StartupError(f"api.socket {path} is longer than {_MOST_PATH} bytes: name a shorter path")
+    with _faults(path):
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _clear(path)
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            before = os.umask(0o777 & ~SOCKET_MODE)
+            try:
+                made.bind(str(path))
+            finally:
+                os.umask(before)
+            if group is not None:
+                os.chown(path, -1, _group_id(group))
+            os.chmod(path, SOCKET_MODE)
+            made.listen(_BACKLOG)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+
+def _loopback(port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(("127.0.0.1", port))
+        made.listen(_BACKLOG)
+    except OSError as error:
+        made.close()
+        raise StartupError(f"api.port {port} cannot be opened ({error.strerror}): name another") from error
+    return made
+
+
+def _group_id(group: str) -> int:
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        raise StartupError(f"api.group {group!r} does not exist: groupadd --system {group}") from error
+
+
+def _clear(path: Path) -> None:
+    """Remove a socket that nobody listens on. Raises StartupError when somebody does, or when it is something else."""
+    if not path.exists():
+        return
+    if not path.is_socket():
+        raise StartupError(f"{path} is in the way of the API's socket and is no socket: move it")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise StartupError(f"another Cockpit serves {path}: stop it first")
+
+
+@contextlib.contextmanager
+def _faults(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StartupError(f"api.socket {path} cannot be made ({error.strerror}): name another path") from error
+
+
+def _close(path: Path, sockets: list[socket.socket]) -> None:
+    for made in sockets:
+        made.close()
+    path.unlink(missing_ok=True)
+
+
+def read_token(file: Path) -> str:
+    """The token: the file's only line. Raises StartupError for a file that others may read, and for an empty one."""
+    try:
+        mode = file.stat().st_mode
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartupError(f"api.token_file {file} cannot be read: {error}") from error
+    if mode & 0o077:
+        raise StartupError(f"api.token_file {file} may be read by others: chmod 600 {file}")
+    if len(token) < 16 or any(c.isspace() for c in token):
+        raise StartupError(f"api.token_file {file} is to hold one line of at least 16 characters")
+    return token

@@ -1,0 +1,92 @@
+"""The API of one process: its services from the assembled engines, and the server in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cockpit.api.app import Services
+from cockpit.api.grants import Grants
+from cockpit.api.server import ApiServer, read_token
+from cockpit.api.speech import SpeechService
+from cockpit.api.text import TextService
+from cockpit.arbiter.config import DIALOGUE
+from cockpit.assemble import Assembly
+from cockpit.profile.sections import Profile
+from cockpit.scheduling.llm_lease import LaneLlmScheduler, TaskLane
+from cockpit.scheduling.service import SchedulingService
+from cockpit.scheduling.voice_task import must_bind
+from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler
+
+_ALONE: Mapping[str, int] = {DIALOGUE: 5}
+"""The tasks of a profile that names none: nothing is shared out, and every request is the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A server that runs."""
+
+    server: ApiServer
+    text: TextService
+
+    def close(self) -> None:
+        """Take no more requests, cancel those that run. Before the assembly is closed."""
+        self.server.stop()
+        self.text.close()
+
+
+def open_api(profile: Profile, assembly: Assembly, path: Path) -> Api:
+    """Serve the assembled models on the socket `path`, as `profile.api` says. Raises StartupError."""
+    section, service = profile.api, assembly.service
+    token = None if section.token_file is None else read_token(section.token_file)
+    text = TextService(
+        assembly.engines.model,
+        _scheduler_of(service, assembly.engines.model.use if assembly.placements.llm is not None else None),
+        most_running=section.requests,
+        most_waiting=section.waiting,
+    )
+    engines = assembly.engines
+    speech = SpeechService(
+        engines.recogniser, engines.voices, profile.asr.languages, engines.asr_turns, engines.tts_turns
+    )
+    tasks = _ALONE if service is None else {name: task.priority for name, task in service.config.tasks.items()}
+    services = Services({profile.llm.model: text}, speech, Grants(tasks, section.grants), _health(service))
+    try:
+        server = ApiServer.open(services, path, group=section.group, port=section.port, token=token)
+        server.start()
+    except BaseException:
+        text.close()
+        raise
+    return Api(server, text)
+
+
+def _scheduler_of(
+    service: SchedulingService | None, on_lane: Callable[[str], None] | None
+) -> Callable[[str], LlmScheduler]:
+    """A scheduler per request. on_lane: see TaskLane."""
+
+    def scheduler(task: str) -> LlmScheduler:
+        if service is None:
+            return UNSCHEDULED
+        lane = TaskLane(service.device, bind=must_bind(service, task), on_lane=on_lane)
+        return LaneLlmScheduler(service.dispatcher, task, lane, service.evicted, _nothing)
+
+    return scheduler
+
+
+def _nothing() -> None:
+    return None
+
+
+def _health(service: SchedulingService | None) -> Callable[[], dict[str, Any]]:
+    """What `/health` says of the process."""
+
+    def health() -> dict[str, Any]:
+        if service is None:
+            return {"degraded": False, "paused": []}
+        status = service.dispatcher.status(verbose=False)
+        return {"degraded": status.degraded.active, "paused": list(status.degraded.paused)}
+
+    return health

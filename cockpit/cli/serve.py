@@ -1,0 +1,111 @@
+"""`cockpit serve`: voice and API in one process. `cockpit send`: a request to it from the shell."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cockpit import stop_signals
+from cockpit.api.service import open_api
+from cockpit.cli.output import print_json
+from cockpit.cli.talk import LogOption, ProfileName, Talk, TraceFile, microphone, talking
+from cockpit.client import Cockpit, CockpitError
+from cockpit.profile.load import load_profile
+from cockpit.runtime import NullSink
+from cockpit.scheduling.control_socket import default_socket
+from cockpit.telemetry.logs import LogLevel, configure
+from models.errors import InputError, StartupError
+
+SocketOption = Annotated[
+    Path | None, typer.Option("--socket", help="The API's socket, where it is not where `serve` puts it by itself.")
+]
+
+
+def default_api_socket() -> Path:
+    """Beside the control socket."""
+    return default_socket().with_name("api.sock")
+
+
+def serve(
+    profile: ProfileName = "cpu",
+    socket: SocketOption = None,
+    voice: Annotated[
+        bool, typer.Option("--voice/--no-voice", help="Listen to the microphone too, or only answer requests.")
+    ] = True,
+    trace: TraceFile = None,
+    log_level: LogOption = LogLevel.info,
+) -> None:
+    """Run the voice chain and the OpenAI-compatible API until a signal ends it.
+
+    The socket is printed once requests are taken. Ctrl-C ends it with exit code 130, SIGTERM with 143, SIGHUP with 129.
+    """
+    configure(log_level)
+    section = load_profile(profile).profile.api
+    path = socket or (default_api_socket() if section.socket == "auto" else Path(section.socket))
+    if voice:
+        beside = partial(_serving, path=path)
+        microphone(profile, trace, as_json=False, api_texts=section.requests, beside=beside)
+    else:
+        with (
+            talking(profile, NullSink(), trace, live=True, quiet=False, api_texts=section.requests) as quiet,
+            _serving(quiet, path),
+        ):
+            threading.Event().wait()
+
+
+@contextmanager
+def _serving(talk: Talk, path: Path) -> Iterator[None]:
+    """The API around the body. It ends before the engines do, also when a signal comes meanwhile."""
+    api = open_api(talk.profile, talk.assembly, path)
+    try:
+        port = "" if api.server.port is None else f" and http://127.0.0.1:{api.server.port}/v1"
+        typer.echo(f"serving {path}{port}; Ctrl-C ends it")
+        yield
+    finally:
+        with stop_signals.shielded():
+            api.close()
+
+
+def send(
+    text: Annotated[str | None, typer.Argument(help="What to ask; without it, standard input is read.")] = None,
+    socket: SocketOption = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help="dialogue, background, ...: what the profile grants.")
+    ] = None,
+    session: Annotated[str | None, typer.Option("--session", help="A dialogue by name.")] = None,
+    deadline_ms: Annotated[int | None, typer.Option("--deadline-ms", help="Give up after so long.", min=1)] = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", help="The answer is cut here.", min=1)] = 256,
+    speak: Annotated[Path | None, typer.Option("--speak", help="Speak the text into this WAV file.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
+) -> None:
+    """Ask a running `cockpit serve`: the answer is printed as it is made."""
+    said = text if text is not None else sys.stdin.read()
+    if not said.strip():
+        raise InputError("nothing to send: give a text, or pipe one in")
+    wanted = {"task": task, "session": session, "deadline_ms": deadline_ms}
+    fields = {name: value for name, value in wanted.items() if value is not None}
+    path = socket or Path(os.environ.get("COCKPIT_API_SOCKET", default_api_socket()))
+    client = Cockpit(str(path))
+    try:
+        if speak is not None:
+            speak.write_bytes(client.speech(said, **{name: fields[name] for name in fields if name != "session"}))
+        elif json:
+            body = {"messages": [{"role": "user", "content": said}], "max_tokens": max_tokens, **fields}
+            print_json(client.ask("POST", "/v1/chat/completions", body))
+        else:
+            for piece in client.chat_stream(said, max_tokens=max_tokens, **fields):
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+            sys.stdout.write("\n")
+    except CockpitError as error:
+        raise (StartupError if error.status in (0, 429) or error.status >= 500 else InputError)(str(error)) from error
+    except OSError as error:
+        raise InputError(f"{speak} cannot be written ({error.strerror}): name another file") from error

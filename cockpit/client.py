@@ -1,0 +1,101 @@
+"""A client of the API that a head-unit program can copy: one file, the standard library only.
+
+    cockpit = Cockpit("/run/cockpit/api.sock")
+    print(cockpit.chat("How do I change a tyre?"))
+    for piece in cockpit.chat_stream("Tell me about Munich", task="dialogue", session="front-seat"):
+        print(piece, end="", flush=True)
+    wav = cockpit.speech("In 200 metres turn left", language="en")
+
+A `CockpitError` says what the server said: `status` of HTTP, `code` for programs, and a text for people.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+
+class CockpitError(Exception):
+    """A refused request, or no answer at all (status 0)."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("cockpit", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class Cockpit:
+    """path: of the API's socket. timeout_s: the longest wait for the next bytes. One thread uses it at a time."""
+
+    def __init__(self, path: str, timeout_s: float = 60.0) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+
+    def chat(self, said: str | Sequence[Mapping[str, Any]], **fields: Any) -> str:
+        """The answer to one text, or to whole messages. fields: as OpenAI has them, and task, session, deadline_ms."""
+        answer = self.ask("POST", "/v1/chat/completions", {"messages": _messages(said), **fields})
+        return str(answer["choices"][0]["message"]["content"] or "")
+
+    def chat_stream(self, said: str | Sequence[Mapping[str, Any]], **fields: Any) -> Iterator[str]:
+        """The same, piece by piece. Stop iterating (or close it) to cancel the answer."""
+        response = self._send("POST", "/v1/chat/completions", {"messages": _messages(said), "stream": True, **fields})
+        with response:
+            for line in response:
+                data = line.strip().removeprefix(b"data: ")
+                if not data or data == b"[DONE]":
+                    continue
+                event = json.loads(data)
+                if "error" in event:
+                    raise CockpitError(200, str(event["error"]["code"]), str(event["error"]["message"]))
+                for choice in event["choices"]:
+                    yield choice["delta"].get("content") or ""
+
+    def speech(self, text: str, **fields: Any) -> bytes:
+        """The text as a WAV file."""
+        with self._send("POST", "/v1/audio/speech", {"input": text, **fields}) as response:
+            return response.read()
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Any request with a JSON answer, such as ask("GET", "/health")."""
+        with self._send(method, path, body) as response:
+            return json.loads(response.read())
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> http.client.HTTPResponse:
+        connection = _UnixConnection(self._path, self._timeout_s)
+        headers = {"Content-Type": "application/json", "Connection": "close"}
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+        except OSError as error:
+            connection.close()
+            raise CockpitError(0, "unreachable", f"no answer on {self._path} ({error}): is Cockpit running?") from error
+        if response.status != 200:
+            with response:
+                raise _refusal(response.status, response.read())
+        return response
+
+
+def _messages(said: str | Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [{"role": "user", "content": said}] if isinstance(said, str) else list(said)
+
+
+def _refusal(status: int, body: bytes) -> CockpitError:
+    try:
+        error = json.loads(body)["error"]
+        return CockpitError(status, str(error["code"]), str(error["message"]))
+    except (ValueError, KeyError, TypeError):
+        return CockpitError(status, "unknown", body.decode(errors="replace")[:200])
