@@ -57,6 +57,8 @@ LAST_WORDS_S = 5.0
 """How long the apology of a chain that ends may take."""
 STAGES = ("endpoint", "recognise", "understand", "speak", "play")
 """Their names, in the order of the data."""
+MICROPHONE = "microphone"
+"""What a turn failed in when sound of it was lost."""
 
 
 class Sink(Protocol):
@@ -422,6 +424,9 @@ class Runtime:
 
     def _send(self, utterance: Utterance, silence_ms: float) -> None:
         """Hand an utterance on; a final one opens its turn. `silence_ms`: from the end of speech until now."""
+        if utterance.torn:
+            self._ask_again(utterance)
+            return
         if utterance.stage == "final":
             record = self.turn_log.open(utterance.turn_id, utterance.generation)
             record.decided_ns = time.monotonic_ns()
@@ -430,6 +435,13 @@ class Runtime:
             record.first_audio_ns = 0
             record.failed = None
         self.edges.utterances.put(utterance)
+
+    def _ask_again(self, torn: Utterance) -> None:
+        """The microphone lost part of what was said: what is left of it may mean something else."""
+        log.warning("turn %d: the microphone lost part of it; the driver is asked to say it again", torn.turn_id)
+        record = self.turn_log.open(torn.turn_id, torn.generation)
+        record.decided_ns, record.failed = time.monotonic_ns(), MICROPHONE
+        self.edges.utterances.put(TurnFailed(torn.turn_id, torn.generation, MICROPHONE, torn.captured_ns))
 
     @staticmethod
     def _silent_since(utterance: Utterance) -> float:

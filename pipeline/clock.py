@@ -13,6 +13,10 @@ class Clock(Protocol):
         """Monotonic nanoseconds."""
         ...
 
+    def elapsed_ns(self) -> int:
+        """Nanoseconds that also pass while the machine is suspended."""
+        ...
+
     def sleep_until_ns(self, at_ns: int) -> None:
         """Return at `at_ns` or, if that is past, at once."""
         ...
@@ -23,6 +27,9 @@ class SystemClock:
 
     def now_ns(self) -> int:
         return time.monotonic_ns()
+
+    def elapsed_ns(self) -> int:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def sleep_until_ns(self, at_ns: int) -> None:
         remaining_ns = at_ns - time.monotonic_ns()

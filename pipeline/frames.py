@@ -28,6 +28,8 @@ class AudioFrame:
     first_sample: int
     captured_ns: int
     end_of_stream: bool = False
+    after_loss: bool = False
+    """True when the device lost sound just before this frame: speech at its start may have begun earlier."""
 
 
 # --- endpointer -> ASR ---------------------------------------------------------------------------------------------
@@ -50,6 +52,8 @@ class Utterance:
     captured_ns: int
     reopened: bool = False
     """True when this turn had ended already and speech went on: what it did before must be taken back first."""
+    torn: bool = False
+    """True for a "final" of which sound was lost: it must not be acted upon, the person is asked to say it again."""
 
 
 # --- ASR -> understanding ------------------------------------------------------------------------------------------

@@ -203,7 +203,8 @@ def microphone(
                 talk.runtime.listen(source)
                 talk.runtime.wait_idle(5.0)
     finally:
-        log.info("microphone: xruns %d, samples lost %d", source.xruns, source.overrun_samples)
+        lost = source.overrun_samples + source.missed_samples
+        log.info("microphone: xruns %d, samples lost %d, opened again %d times", source.xruns, lost, source.reopened)
 
 
 def _wait(runtime: Runtime, what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,11 @@ Pace = Literal["realtime", "fast"]
 
 FRAME_SAMPLES = 512
 _NO_SAMPLES: Audio = np.zeros(0, np.float32)
+_BUFFERED_NS = 500_000_000
+"""A block so much late was not waiting in the device's buffer: what it should have held is lost."""
+_SLICES = 12
+
+log = logging.getLogger("cockpit.audio")
 
 
 class WavSource:
@@ -83,8 +89,10 @@ def _cut(blocks: Iterator[Audio], size: int) -> Iterator[tuple[Audio, bool]]:
 class MicSource:
     """The microphone at its own rate, resampled to 16 kHz outside the callback. Iterate once; `stop()` ends it.
 
-    The callback only copies into a preallocated ring. `xruns` counts the blocks PortAudio reported as lost and
-    `overrun_samples` what the ring had no room for; lost time shows as a jump of `first_sample`.
+    The callback only copies into a preallocated ring. `xruns` counts the blocks PortAudio reported as lost,
+    `overrun_samples` what the ring had no room for, `missed_samples` what the device did not deliver in time (the
+    process or the machine was stopped). What was lost shows as a jump of `first_sample`; the frame behind it has
+    `after_loss`. A device that falls silent is opened once more (`reopened`) before it counts as gone.
     """
 
     def __init__(
@@ -103,14 +111,18 @@ class MicSource:
         self.name = str(info["name"])
         self.xruns = 0
         self.overrun_samples = 0
+        self.missed_samples = 0
+        self.reopened = 0
         self._device = device
         self._frame_samples = frame_samples
         self._silent_device_s = silent_device_s
         self._clock: Clock = clock or SystemClock()
         self._ring = SampleRing(int(ring_s * self.rate_hz))
         self._newest = (0, self._clock.now_ns())
+        self._last_block_ns: int | None = None
         self._arrived = threading.Event()
         self._stopped = False
+        self._first_sample = 0
 
     def stop(self) -> None:
         """End the stream: the iterator yields what was captured and then its last frame. Any thread."""
@@ -118,9 +130,18 @@ class MicSource:
         self._arrived.set()
 
     def __iter__(self) -> Iterator[AudioFrame]:
-        """Yield frames until `stop()`. Raises DeviceUnavailable when the device cannot be opened or falls silent."""
-        with self._open():
-            yield from self._frames()
+        """Yield frames until `stop()`. Raises DeviceUnavailable when the device cannot be opened or stays silent."""
+        silent_before = -1
+        while True:
+            with self._open():
+                yield from self._frames()
+            if self._stopped:
+                return
+            if self._ring.written == silent_before:  # nothing came since it was opened again
+                raise DeviceUnavailable(f"the microphone {self.name} stopped delivering; reconnect it and start again")
+            silent_before = self._ring.written
+            self.reopened += 1
+            log.warning("the microphone %s stopped delivering: opened again", self.name)
 
     def _open(self) -> Any:
         try:
@@ -136,20 +157,31 @@ class MicSource:
         """PortAudio's callback: copy and leave. indata: float32 (n, 1), valid only during the call."""
         if status and status.input_overflow:
             self.xruns += 1
+        now_ns = self._clock.elapsed_ns()
+        if self._last_block_ns is not None:
+            late_ns = now_ns - self._last_block_ns - len(indata) * 1_000_000_000 // self.rate_hz
+            if late_ns > _BUFFERED_NS:
+                self.missed_samples += late_ns * self.rate_hz // 1_000_000_000
+        self._last_block_ns = now_ns
         self.overrun_samples += len(indata) - self._ring.write(indata[:, 0])
         self._newest = (self._ring.written, self._clock.now_ns())
         self._arrived.set()
 
+    def _wait(self) -> bool:
+        """Wait for the callback; False when the device was silent. In slices: a stop of the process costs only one."""
+        return any(self._arrived.wait(self._silent_device_s / _SLICES) for _ in range(_SLICES))
+
     def _frames(self) -> Iterator[AudioFrame]:
+        """Frames until `stop()` or until the device falls silent."""
         scratch = np.empty(self._ring.capacity, np.float32)
         resampler = None
         if self.rate_hz != SAMPLE_RATE_HZ:
             resampler = soxr.ResampleStream(self.rate_hz, SAMPLE_RATE_HZ, 1, "float32")
-        pending, first_sample, lost_before = _NO_SAMPLES, 0, 0
+        pending, lost_before, after_loss = _NO_SAMPLES, self._lost(), self.reopened > 0
         while True:
             stopped = self._stopped
-            if not stopped and not self._arrived.wait(self._silent_device_s):
-                raise DeviceUnavailable(f"the microphone {self.name} stopped delivering; reconnect it and start again")
+            if not stopped and not self._wait():
+                return
             self._arrived.clear()
             written, newest_ns = self._newest
             native = scratch[: self._ring.read_into(scratch)]
@@ -160,10 +192,15 @@ class MicSource:
             while len(pending) >= self._frame_samples:
                 samples, pending = pending[: self._frame_samples], pending[self._frame_samples :]
                 captured_ns = end_ns - len(pending) * 1_000_000_000 // SAMPLE_RATE_HZ
-                yield AudioFrame(samples, first_sample, captured_ns)
-                first_sample += len(samples)
+                yield AudioFrame(samples, self._first_sample, captured_ns, after_loss=after_loss)
+                self._first_sample, after_loss = self._first_sample + len(samples), False
             if stopped:
-                yield AudioFrame(pending, first_sample, end_ns, end_of_stream=True)
+                yield AudioFrame(pending, self._first_sample, end_ns, end_of_stream=True)
                 return
-            lost = self.overrun_samples * SAMPLE_RATE_HZ // self.rate_hz
-            first_sample, lost_before = first_sample + lost - lost_before, lost
+            lost = self._lost()
+            if lost != lost_before:
+                self._first_sample, lost_before, after_loss = self._first_sample + lost - lost_before, lost, True
+
+    def _lost(self) -> int:
+        """Samples at 16 kHz that were lost so far."""
+        return int((self.overrun_samples + self.missed_samples) * SAMPLE_RATE_HZ // self.rate_hz)

@@ -26,6 +26,7 @@ from pipeline.turns import Generations, TurnIds
 
 Audio = NDArray[np.float32]
 
+_NOTHING: Audio = np.zeros(0, np.float32)
 _NS_PER_SAMPLE = 1_000_000_000 / SAMPLE_RATE_HZ
 _MAX_LAG_SAMPLES = 5 * WINDOW_SAMPLES
 _USUAL_LAG_SAMPLES = 3 * WINDOW_SAMPLES
@@ -34,6 +35,8 @@ _MISSED_SAMPLES = 4 * WINDOW_SAMPLES
 """How long after the judge's last speech a soft last consonant may follow."""
 _JUDGE_DELAY_MS = 640
 """How late gate and judge may call a soft onset speech: measured with speech 30 dB down."""
+_TORN_SAMPLES = 200 * SAMPLE_RATE_HZ // 1000
+"""So much sound lost in the midst of speech may have held a word."""
 
 
 def _samples(milliseconds: int) -> int:
@@ -111,6 +114,9 @@ class Endpointer:
         self._captured_ns = 0
         self._ignore_speech_for = 0
         """Samples of silence still to come before a turn may begin."""
+        self._ignored_windows = 0
+        """Windows of speech ignored meanwhile; -1 when nothing is to be made of them."""
+        self._torn: int | None = None
         self._taken_to = 0
         """Stream position before which every sample belongs to an earlier turn."""
 
@@ -118,9 +124,12 @@ class Endpointer:
     def push(self, frame: AudioFrame) -> list[Utterance]:
         """Take one frame of any length; returns what became of it, oldest first. `end_of_stream` flushes.
 
-        Frames follow each other; lost ones (a jump of `first_sample`) count as silence and in `gap_samples`.
+        Frames follow each other; lost ones (a jump of `first_sample`) count as silence and in `gap_samples`. A turn
+        that lost sound in the midst of its speech ends as `torn`, and so does speech that goes on behind the loss.
         """
         out = self._close_gap(frame)
+        if frame.after_loss and self._turn is None and not self._ignore_speech_for:
+            self._ignore()
         frame_end = frame.first_sample + len(frame.samples)
         for window, end in self._windows(frame.samples):
             captured_ns = frame.captured_ns - round((frame_end - end) * _NS_PER_SAMPLE)
@@ -131,10 +140,14 @@ class Endpointer:
         return out
 
     def tick(self, idle_ms: float) -> list[Utterance]:
-        """Close an open turn when no frame came for `idle_timeout_ms`; [] otherwise. idle_ms: since the last frame."""
-        if self._turn is None or idle_ms < self.config.idle_timeout_ms:
+        """Close an open turn when no frame came for `idle_timeout_ms`; [] otherwise. idle_ms: since the last frame.
+
+        It is `torn` when the last frame was in the midst of speech.
+        """
+        if idle_ms < self.config.idle_timeout_ms:
             return []
-        return self._close_turn()
+        self._tear()
+        return self._end_of_ignored(self._captured_ns) + self._close_turn()
 
     def abandon(self) -> int | None:
         """After a fault: give up the open turn and whatever is still said of it. Its id; None when nobody spoke.
@@ -143,8 +156,8 @@ class Endpointer:
         """
         turn, self._turn = self._turn, None
         begun = turn is None and True in self._recent
-        self._ignore_speech_for = _samples(self.config.end_silence_ms)
-        self._recent.clear()
+        self._ignore()
+        self._ignored_windows = -1
         self._filled = 0
         if turn is not None:
             self._taken_to = turn.block.end_sample
@@ -191,9 +204,15 @@ class Endpointer:
         gap = frame.first_sample - (self._position + self._filled)
         if gap == 0:
             return []
-        if gap < 0 or gap > _samples(self.config.idle_timeout_ms):
+        if gap >= _TORN_SAMPLES:
+            self._tear()
+        torn = self._torn is not None
+        if torn or gap < 0 or gap > _samples(self.config.idle_timeout_ms):
             out = self._end_stream()
             self._position = self._taken_to = frame.first_sample
+            if torn:  # it is asked for again; the rest of it is no command
+                self._ignore()
+                self._ignored_windows = -1
             return out
         self.gap_samples += gap
         out = []
@@ -208,8 +227,7 @@ class Endpointer:
         self._recent.append(speech)
         self._pre_roll.append(window, end)
         if self._ignore_speech_for:
-            self._skip(speech, end)
-            return []
+            return self._skip(speech, end, captured_ns)
         if turn is None:
             return self._open_turn(end, captured_ns) if self._onset() else []
         turn.block.append(window)
@@ -219,12 +237,40 @@ class Endpointer:
             return self._speech(turn, end, captured_ns)
         return self._silence(turn, end, captured_ns)
 
-    def _skip(self, speech: bool, end: int) -> None:
-        """Wait for the silence behind a turn that was abandoned."""
+    def _ignore(self) -> None:
+        """From now on no turn begins before there was silence."""
+        self._ignore_speech_for = _samples(self.config.end_silence_ms)
+        self._ignored_windows = 0
+        self._recent.clear()
+
+    def _skip(self, speech: bool, end: int, captured_ns: int) -> list[Utterance]:
+        """Wait for the silence behind a turn that was abandoned or torn."""
         self._recent.clear()
         self._taken_to = end
+        self._ignored_windows += speech and self._ignored_windows >= 0
         whole = _samples(self.config.end_silence_ms)
         self._ignore_speech_for = whole if speech else max(0, self._ignore_speech_for - WINDOW_SAMPLES)
+        return [] if self._ignore_speech_for else self._end_of_ignored(captured_ns)
+
+    def _end_of_ignored(self, captured_ns: int) -> list[Utterance]:
+        """What was torn, or was said behind a loss, as one turn to be asked for again."""
+        lost, self._torn = self._torn, None
+        if lost is None and self._ignore_speech_for == 0 and self._ignored_windows >= self._onset_windows:
+            lost = self._turn_ids.next()
+        self._ignored_windows = -1 if self._ignore_speech_for else 0
+        if lost is None:
+            return []
+        end = self._taken_to
+        return [Utterance(lost, self._generations.current, 0, "final", _NOTHING, end, end, captured_ns, torn=True)]
+
+    def _tear(self) -> None:
+        """Sound was lost: a turn in the midst of its speech is given up, and asked for again once it is quiet."""
+        turn = self._turn
+        if turn is None or turn.closed_at is not None or turn.candidate is not None:
+            return
+        self._turn, self._torn = None, turn.turn_id
+        self._taken_to = turn.block.end_sample
+        self._ignore()
 
     def _onset(self) -> bool:
         return sum(self._recent) >= self._onset_windows
@@ -331,6 +377,7 @@ class Endpointer:
         self.detector.reset()
         self._pre_roll.clear()
         self._ignore_speech_for = 0
+        out.extend(self._end_of_ignored(self._captured_ns))
         self._filled = 0
         self._position = None
         return out

@@ -12,5 +12,8 @@ class FakeClock:
     def now_ns(self) -> int:
         return self.ns
 
+    def elapsed_ns(self) -> int:
+        return self.ns
+
     def sleep_until_ns(self, at_ns: int) -> None:
         self.ns = max(self.ns, at_ns)

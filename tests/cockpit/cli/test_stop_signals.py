@@ -115,6 +115,11 @@ def test_while_listening(folder: Path) -> None:
     until(lambda: child.said("listening on fake"), within_s=START_S)
     assert child.socket.exists()
     assert child.children()
+    child.process.send_signal(signal.SIGSTOP)
+    time.sleep(4.0)  # longer than a silent microphone is waited for: it must not be taken for one
+    child.process.send_signal(signal.SIGCONT)
+    time.sleep(1.0)
+    assert child.process.poll() is None, child.stderr.read_text()
     ended_by(child, signal.SIGTERM, group=True)
 
 

@@ -6,6 +6,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,42 @@ def test_a_full_ring_is_counted_not_overwritten(device: types.ModuleType) -> Non
     assert source.overrun_samples == 1000 - 480
 
 
-def test_a_microphone_that_falls_silent_is_an_error(device: types.ModuleType) -> None:
+def test_a_microphone_that_falls_silent_is_opened_once_more_and_is_then_an_error(device: types.ModuleType) -> None:
+    source = MicSource(silent_device_s=0.01)
     with pytest.raises(DeviceUnavailable, match="stopped delivering"):
-        next(iter(MicSource(silent_device_s=0.01)))
+        next(iter(source))
+    assert source.reopened == 1
+    assert len(FakeStream.opened) == 2
+
+
+def test_what_the_device_missed_while_the_process_was_stopped_is_a_jump(device: types.ModuleType) -> None:
+    clock = FakeClock()
+    source = MicSource(clock=clock)
+    block = np.zeros((480, 1), np.float32)
+    taken = iter(source)
+    heard = []
+    for number in range(200):
+        clock.ns += 10_000_000 + (4_000_000_000 if number == 100 else 0)
+        source._captured(block, 480, None, status())
+        if number in (99, 199):
+            heard.append(next(taken))
+            while len(source._ring):
+                heard.append(next(taken))
+    assert source.missed_samples == 4 * 48_000
+    jumps = [
+        (right.first_sample - left.first_sample - len(left.samples), right.after_loss)
+        for left, right in pairwise(heard)
+        if right.first_sample != left.first_sample + len(left.samples)
+    ]
+    assert jumps == [(4 * 16_000, True)]
+
+
+def test_a_stop_of_the_process_is_no_silent_device(device: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One slice of the wait runs out during the stop; the next block comes right behind it."""
+    source = MicSource()
+    answers = iter([False, False, True])
+    monkeypatch.setattr(source._arrived, "wait", lambda seconds: next(answers))
+    assert source._wait()
 
 
 @pytest.mark.parametrize("kind", [MicSource, SpeakerSink])
