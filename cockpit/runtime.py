@@ -30,6 +30,7 @@ from pipeline.channels import Channel, Closed
 from pipeline.dialogue.llm_steps import LlmScheduler, UnscheduledLlm
 from pipeline.dialogue.manager import DialogueManager
 from pipeline.dialogue.stage import UnderstandStage
+from pipeline.endpointing.backchannel import LONGEST_MS, is_backchannel, says_more
 from pipeline.endpointing.endpointer import Endpointer
 from pipeline.frames import (
     SAMPLE_RATE_HZ,
@@ -72,6 +73,10 @@ class Sink(Protocol):
         """Silence everything older than `generation` at once (barge-in)."""
         ...
 
+    def duck(self, quiet: bool) -> None:
+        """Play more quietly for a while: somebody speaks, and it is not known yet whether the reply must stop."""
+        ...
+
     def speaking(self) -> bool:
         """True while reply audio is still going out."""
         ...
@@ -104,6 +109,9 @@ class NullSink:
 
     def stop(self, generation: int) -> None:
         self._clauses.clear()
+
+    def duck(self, quiet: bool) -> None:
+        return None
 
     def speaking(self) -> bool:
         return False
@@ -155,6 +163,15 @@ class Edges:
         return (self.frames, self.utterances, self.transcripts, self.deltas, self.speech)
 
 
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """The newest spoken turn. `over_reply`: it began while another was being answered."""
+
+    turn_id: int
+    generation: int
+    over_reply: bool
+
+
 class Observer(Protocol):
     """Who watches the turns. Called on the stages' threads: it returns at once and never raises."""
 
@@ -196,6 +213,9 @@ class Runtime:
         self._drained.set()  # no frame is waiting yet: a turn asked in words needs none
         self._heard_to_ns = 0
         self._unplayable = (-1, -1)
+        self._speaker = Speaker(-1, 0, False)
+        self._ducked = False
+        self._playing_turn = -1
         self._language: Language = parts.dialogue.default_language
         self._understand_stage = UnderstandStage(
             parts.dialogue,
@@ -416,11 +436,11 @@ class Runtime:
     def _endpoint(self, frame: AudioFrame) -> None:
         frame_end = frame.first_sample + len(frame.samples)
         for pushed in self.parts.endpointer.push(frame):
-            utterance = self._cancel_if_reopened(pushed)
+            utterance = self._over_a_reply(self._cancel_if_reopened(pushed))
             silence_ms = (frame_end - utterance.speech_end_sample) * 1000 / SAMPLE_RATE_HZ
             self._send(utterance, silence_ms + (time.monotonic_ns() - frame.captured_ns) / NS_PER_MS)
-        if self._barge_in and self.parts.endpointer.speech_started:
-            self._interrupt()
+        if self._barge_in:
+            self._attend()
 
     def _send(self, utterance: Utterance, silence_ms: float) -> None:
         """Hand an utterance on; a final one opens its turn. `silence_ms`: from the end of speech until now."""
@@ -447,10 +467,42 @@ class Runtime:
     def _silent_since(utterance: Utterance) -> float:
         return (time.monotonic_ns() - utterance.captured_ns) / NS_PER_MS
 
-    def _interrupt(self) -> None:
-        """Barge-in: the person speaks while a reply sounds or is being made."""
-        if self._answering():
-            self._cancel_replies("barge-in")
+    def _over_a_reply(self, utterance: Utterance) -> Utterance:
+        """A turn that begins over a reply may be a backchannel, so it carries the generation that its words may make
+        the current one: were it the current one already, barge-in would outdate what of it is on its way.
+        """
+        if utterance.turn_id != self._speaker.turn_id:
+            over = self._answering()
+            generation = self.parts.generations.current + (over and self._barge_in)
+            self._speaker = Speaker(utterance.turn_id, generation, over)
+        return replace(utterance, generation=max(utterance.generation, self._speaker.generation))
+
+    def _attend(self) -> None:
+        """Barge-in while a reply sounds or is being made: quieter at once, and stopped when it is no backchannel."""
+        endpointer = self.parts.endpointer
+        speech_ms = endpointer.speech_ms
+        over = speech_ms >= endpointer.config.barge_in_ms and self._answering()
+        if over and speech_ms > LONGEST_MS and endpointer.speech_started:
+            self._interrupt(
+                self._speaker.generation if self._speaker.over_reply else self.parts.generations.current + 1
+            )
+            over = False
+        if over != self._ducked:
+            self._ducked = over
+            self.parts.sink.duck(over)
+
+    def _interrupt(self, generation: int) -> None:
+        """The reply stops, and whatever is older than `generation`."""
+        if self.parts.generations.advance_to(generation):
+            self._outdate(generation, "barge-in")
+
+    def _is_backchannel(self, transcript: Transcript) -> bool:
+        """Whether these words over a reply only say "go on". Nothing does while the reply asks a question."""
+        speaker = self._speaker
+        if transcript.turn_id != speaker.turn_id or not speaker.over_reply or not is_backchannel(transcript.text):
+            return False
+        reply = self.turn_log.get(self._playing_turn)
+        return reply is None or not reply.reply.rstrip().endswith(("?", "？"))
 
     def _cancel_if_reopened(self, utterance: Utterance) -> Utterance:
         """Speech went on after an early end: what the turn was answering is outdated, and was so from here on."""
@@ -462,10 +514,13 @@ class Runtime:
     def _cancel_replies(self, why: str) -> int:
         """Make every reply outdated; nothing is cleared. Returns the new generation."""
         generation = self.parts.generations.bump()
+        self._outdate(generation, why)
+        return generation
+
+    def _outdate(self, generation: int, why: str) -> None:
         self.parts.sink.stop(generation)
         self.parts.tracer.instant("play", 0, why)
         self.turn_log.interrupt_older(generation)
-        return generation
 
     def _recognise(self, utterance: Utterance | TurnFailed) -> None:
         if isinstance(utterance, TurnFailed):
@@ -475,14 +530,22 @@ class Runtime:
             return  # the person has gone on speaking, or has ended, since
         with self.parts.tracer.span("asr", utterance.turn_id, utterance.stage):
             transcript = self.parts.asr.handle(utterance, superseded=lambda: len(self.edges.utterances) > 0)
-        if transcript is not None:
-            self.edges.transcripts.put(transcript)
-            self._observer.heard(transcript)
+        if transcript is None:
+            return
+        if self._is_backchannel(transcript):
+            if transcript.stage == "final":
+                self.turn_log.drop(transcript.turn_id)
+            return
+        if transcript.text and (transcript.stage != "partial" or says_more(transcript.text)):
+            self._interrupt(transcript.generation)
+        self.edges.transcripts.put(transcript)
+        self._observer.heard(transcript)
 
     def _understand(self, transcript: Transcript | TurnFailed) -> None:
         if self.parts.generations.is_stale(transcript.generation):
             return  # interrupted, and its turn closed, while this was on its way
         if isinstance(transcript, TurnFailed):
+            self._interrupt(transcript.generation)
             self._apologise("understand", transcript)
             return
         if transcript.stage != "partial":
@@ -517,6 +580,7 @@ class Runtime:
     def _play(self, frame: SpeechFrame) -> None:
         if self.parts.generations.is_stale(frame.generation) or self._unplayable == (frame.turn_id, frame.generation):
             return
+        self._playing_turn = frame.turn_id
         out_ns = self.parts.sink.play(frame)
         record = self.turn_log.get(frame.turn_id)
         if record is None or out_ns == STALE:

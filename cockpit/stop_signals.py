@@ -137,6 +137,6 @@ def _raise_again(what: sys.UnraisableHookArgs) -> None:
     """A `Stopped` that a finalizer or a library's callback swallowed is sent once more."""
     if isinstance(what.exc_value, Stopped):
         _State.raised = False
-        os.kill(os.getpid(), what.exc_value.number)
+        threading.Timer(0.01, os.kill, (os.getpid(), what.exc_value.number)).start()  # not into this hook
     else:
         sys.__unraisablehook__(what)

@@ -24,6 +24,13 @@ class Generations:
             self._current += 1
             return self._current
 
+    def advance_to(self, generation: int) -> bool:
+        """Make everything before `generation` stale; False when it is already."""
+        with self._lock:
+            ahead = generation > self._current
+            self._current = max(self._current, generation)
+            return ahead
+
     def is_stale(self, generation: int) -> bool:
         """True when a message of `generation` must be dropped."""
         return generation < self._current

@@ -29,6 +29,8 @@ STALE = 0
 """What `play` returns for a frame that barge-in has outdated: no time at all."""
 
 _REMEMBERED_REPLIES = 256
+_DUCKED = 0.25
+"""Loudness of a reply while somebody speaks over it: 12 dB down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,9 @@ class WavSink:
             if self._reply is not None and self._reply.generation < generation:
                 self._finish(self._heard(self._reply))
 
+    def duck(self, quiet: bool) -> None:
+        """A file has no listener whose ear to spare."""
+
     def speaking(self) -> bool:
         """True while a reply is open or, in real time, still sounding."""
         with self._lock:
@@ -214,6 +219,7 @@ class SpeakerSink:
         self._lock = threading.Lock()
         self._generation = 0
         self._cut_to = 0
+        self._gain = 1.0
         self._reply: _Reply | None = None
         self._reply_start = 0
         self._played: deque[Played] = deque(maxlen=_REMEMBERED_REPLIES)
@@ -261,6 +267,10 @@ class SpeakerSink:
                 self._cut_to = self._ring.written
             self._room.set()
 
+    def duck(self, quiet: bool) -> None:
+        """Play more quietly, within one callback, while somebody speaks over a reply. Any thread."""
+        self._gain = _DUCKED if quiet else 1.0
+
     def speaking(self) -> bool:
         """True while reply audio waits to be heard."""
         return self._ring.written > max(self._ring.consumed, self._cut_to)
@@ -296,6 +306,7 @@ class SpeakerSink:
         """PortAudio's callback: hand out what waits, then silence. outdata: float32 (n, 1)."""
         self._ring.skip_to(self._cut_to)
         count = self._ring.read_into(outdata[:, 0])
+        outdata[:count] *= self._gain
         outdata[count:] = 0.0
         reply = self._reply
         if count < len(outdata) and reply is not None and not reply.ended and reply.samples:

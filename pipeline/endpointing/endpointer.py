@@ -28,6 +28,7 @@ Audio = NDArray[np.float32]
 
 _NOTHING: Audio = np.zeros(0, np.float32)
 _NS_PER_SAMPLE = 1_000_000_000 / SAMPLE_RATE_HZ
+WINDOW_MS = WINDOW_SAMPLES * 1000 // SAMPLE_RATE_HZ
 _MAX_LAG_SAMPLES = 5 * WINDOW_SAMPLES
 _USUAL_LAG_SAMPLES = 3 * WINDOW_SAMPLES
 """How long after the end of speech the judge still calls a window speech, at most and as a rule."""
@@ -176,6 +177,12 @@ class Endpointer:
         if turn is None or turn.closed_at is not None:
             return False
         return self._recent[-1] and turn.speech_windows * WINDOW_SAMPLES >= _samples(self.config.barge_in_ms)
+
+    @property
+    def speech_ms(self) -> int:
+        """How long the person has spoken in the turn that is open, pauses left out; 0 without one."""
+        turn = self._turn
+        return 0 if turn is None or turn.closed_at is not None else turn.speech_windows * WINDOW_MS
 
     # --- from frames to windows ------------------------------------------------------------------------------------
     def _windows(self, samples: Audio) -> Iterator[tuple[Audio, int]]:

@@ -1,0 +1,142 @@
+"""Over a reply: "okay" changes nothing, real speech stops it, and no command is lost whichever comes first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from cockpit.runtime import Runtime
+from models.engines.base import Audio
+from pipeline.audio.sink import WavSink
+from pipeline.endpointing.backchannel import is_backchannel, says_more
+from tests.support.audio_frames import frames
+from tests.support.fake_chain import MS, fake_parts, sound
+from tests.support.fake_clock import FakeClock
+from tests.support.waiting import until
+
+COMMAND = "Turn on the rear defroster."
+
+
+class Ear:
+    """Hears a command in anything longer than 700 ms, and `short` in what is shorter."""
+
+    def __init__(self) -> None:
+        self.short = "Okay."
+        self.long = COMMAND
+
+    def __call__(self, samples: Audio) -> str:
+        loud = int((abs(samples) > 0.1).sum())
+        return self.long if loud > 550 * MS else self.short
+
+
+@pytest.fixture
+def ear() -> Ear:
+    return Ear()
+
+
+@pytest.fixture
+def sink(tmp_path: object) -> WavSink:
+    """A reply of ten seconds that is still sounding: its clock stands still."""
+    return WavSink(str(tmp_path), pace="realtime", clock=FakeClock())
+
+
+@pytest.fixture
+def runtime(sink: WavSink, ear: Ear) -> Iterator[Runtime]:
+    made = Runtime(fake_parts(sink, ear, reply_s=10.0))
+    made.start()
+    say(made, 900)
+    until(sink.speaking)
+    yield made
+    made.abort()
+
+
+def say(runtime: Runtime, *lengths_ms: int) -> None:
+    for length_ms in lengths_ms:
+        runtime.listen(frames(sound(300, length_ms, 900), start_ns=time.monotonic_ns() - 3_000_000_000))
+        assert runtime.wait_idle(60.0)
+
+
+@pytest.mark.parametrize("text", ["Okay.", "Mm-hmm.", "Yeah.", "Right.", "嗯", "对", "好的。"])
+def test_a_backchannel_neither_stops_the_reply_nor_opens_a_turn(
+    text: str, runtime: Runtime, sink: WavSink, ear: Ear
+) -> None:
+    ear.short = text
+    say(runtime, 400)
+    (turn,) = runtime.turn_log.closed()
+    assert not turn.interrupted
+    assert sink.speaking()
+    assert runtime.parts.generations.current == 0
+
+
+@pytest.mark.parametrize(("length_ms", "text"), [(400, "Stop."), (400, "不对"), (900, COMMAND)])
+def test_other_words_stop_it_and_are_answered(
+    length_ms: int, text: str, runtime: Runtime, sink: WavSink, ear: Ear
+) -> None:
+    ear.short = text
+    say(runtime, length_ms)
+    first, second = runtime.turn_log.closed()
+    assert second.transcript == text
+    assert second.generation == runtime.parts.generations.current == 1
+    (cut,) = [reply for reply in sink.played() if reply.turn_id == first.turn_id]
+    assert not cut.complete
+    assert sink.played()[-1].turn_id == second.turn_id
+
+
+def test_a_reply_stops_during_the_speech_and_not_behind_it(runtime: Runtime, sink: WavSink, ear: Ear) -> None:
+    ear.long = ear.short = ""  # whatever the words: so long a sound is none
+    stopped_at: list[float] = []
+    for frame in frames(sound(300, 2000, 900)):
+        runtime.listen([frame])
+        until(lambda: len(runtime.edges.frames) == 0)
+        if not stopped_at and not sink.speaking():
+            stopped_at.append(frame.first_sample / MS)
+    assert 300 + 600 <= stopped_at[0] < 300 + 1000
+
+
+def test_two_turns_after_a_backchannel_are_both_answered(runtime: Runtime, ear: Ear) -> None:
+    say(runtime, 400, 900, 400, 900)
+    assert [turn.transcript for turn in runtime.turn_log.closed()] == [COMMAND] * 3
+
+
+def test_a_short_answer_to_a_question_is_an_answer(runtime: Runtime, ear: Ear) -> None:
+    runtime.turn_log.closed()[0].reply = "Do you mean the driver's window?"
+    say(runtime, 400)
+    assert [turn.transcript for turn in runtime.turn_log.closed()] == [COMMAND, "Okay."]
+
+
+def test_without_a_reply_the_same_word_is_a_turn(ear: Ear, tmp_path: object) -> None:
+    runtime = Runtime(fake_parts(WavSink(str(tmp_path), pace="fast"), ear))
+    runtime.start()
+    say(runtime, 400)
+    assert [turn.transcript for turn in runtime.stop()] == ["Okay."]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Okay.",
+        "OK",
+        "Mm-hmm.",
+        "Yeah, yeah.",
+        "Right.",
+        "Uh-huh",
+        "I see.",
+        "Okay, got it.",
+        "嗯嗯",
+        "对对对",
+        "好的，好的",
+        "知道了",
+    ],
+)
+def test_backchannels(text: str) -> None:
+    assert is_backchannel(text)
+    assert not says_more(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "No.", "Yes.", "Stop.", "Right window down", "okay open it", "不", "对了", "好热", "行驶模式"]
+)
+def test_no_backchannels(text: str) -> None:
+    assert not is_backchannel(text)
