@@ -3,7 +3,6 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
-DEMO := en01 en05 en12 en15 en18 en17 zh01 zh03 zh13 zh15 zh16
 RUN_PYTHON := $(or $(PYTHON),python3)
 
 # Prints the version and fails where it is not supported or cannot make environments.
@@ -18,10 +17,7 @@ ifneq ($(shell $(BIN)/python -c 'import pip; $(SUPPORTED)' >/dev/null 2>&1 && ec
 endif
 
 demo: $(VENV)/.demo ## fetch, build, and play recorded commands through the whole chain
-	@echo "== weights: fetched once (about 1 GB, sha256-checked), built once; both are kept in the model cache"
-	@$(BIN)/cockpit models fetch --build
-	@echo "== $(words $(DEMO)) recorded commands at the speed they were spoken; replies go to out/demo"
-	@$(BIN)/cockpit say $(DEMO:%=hil/audio/%.wav) --out out/demo --trace out/demo/trace.json
+	@$(BIN)/cockpit demo --out out/demo --trace out/demo/trace.json
 
 test: $(VENV)/.test ## every test; fetches and builds the models it needs on first use
 	$(BIN)/python -m pytest

@@ -454,7 +454,19 @@ class Runtime:
             record.ms["first_audio"] = None
             record.first_audio_ns = 0
             record.failed = None
+            self._trace_speech(utterance, record.decided_ns)
+        elif utterance.stage == "candidate":
+            self.parts.tracer.instant("endpoint", utterance.turn_id, "candidate")
         self.edges.utterances.put(utterance)
+
+    def _trace_speech(self, utterance: Utterance, decided_ns: int) -> None:
+        """The VAD's span, pre-roll included, and the endpointer's: the silence until the turn was over."""
+        ns_per_sample = 1_000_000_000 // SAMPLE_RATE_HZ
+        silent_samples = utterance.first_sample + len(utterance.samples) - utterance.speech_end_sample
+        start_ns = utterance.captured_ns - len(utterance.samples) * ns_per_sample
+        speech_end_ns = utterance.captured_ns - silent_samples * ns_per_sample
+        self.parts.tracer.record("vad", utterance.turn_id, start_ns, speech_end_ns, "speech")
+        self.parts.tracer.record("endpoint", utterance.turn_id, speech_end_ns, decided_ns, "silence")
 
     def _ask_again(self, torn: Utterance) -> None:
         """The microphone lost part of what was said: what is left of it may mean something else."""

@@ -35,6 +35,7 @@ class TurnRecord:
     def as_log_line(self) -> str:
         """Ids, times and outcome, and nothing of what was heard, done or said: logs are kept by others."""
         parts = [f"turn {self.turn_id}", self.language or "no words", f"generation {self.generation}"]
+        parts += [f"decided by {self.decided_by}"] if self.decided_by else []
         statuses = [result.status for result in self.tool_results]
         parts += [f"calls {' '.join(statuses)}"] if statuses else []
         parts += [f"{name} {value:.0f} ms" for name, value in self.ms.items() if value is not None]

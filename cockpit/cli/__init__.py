@@ -44,6 +44,7 @@ class Command:
 
 
 COMMANDS: tuple[Command, ...] = (
+    Command("demo", "cockpit.cli.demo:demo", "Make the models ready and play recorded commands."),
     Command("say", "cockpit.cli.talk:say", "Play WAV files through the whole chain."),
     Command("listen", "cockpit.cli.talk:listen", "Listen to the microphone and answer through the speaker."),
     Command("ask", "cockpit.cli.talk:ask", "Answer text: one line, or those of standard input."),

@@ -9,6 +9,7 @@ import threading
 from contextlib import suppress
 from types import TracebackType
 
+import typer
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -79,4 +80,4 @@ class TurnPrinter:
         else:
             if self._show_partials:
                 self._live.update(Text(""), refresh=True)
-            print(timeline(item, self._title) + "\n", flush=True)
+            typer.echo(timeline(item, self._title) + "\n")

@@ -179,7 +179,9 @@ class UnderstandStage:
             yield _BUSY[speculation.plan.language]
 
     def _acted(self, speculation: Speculation, record: TurnRecord) -> Iterator[str]:
-        results = self._dialogue.execute(speculation.plan, speculation.turn_id)
+        names = ", ".join(call.name for call in speculation.plan.calls)
+        with self._tracer.span("car", speculation.turn_id, names):
+            results = self._dialogue.execute(speculation.plan, speculation.turn_id)
         record.tool_results = tuple(results)
         record.ms["llm"] = speculation.plan.llm_ms
         yield self._dialogue.reply(speculation.plan, results, speculation.plan.language)

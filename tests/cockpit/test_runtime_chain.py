@@ -25,6 +25,7 @@ from pipeline.audio.sink import WavSink
 from pipeline.audio.source import WavSource
 from pipeline.audio.wav import read_wav, write_wav
 from pipeline.frames import SAMPLE_RATE_HZ, AudioFrame, SpeechFrame
+from tests.support.fake_clock import FakeClock
 from tests.support.paths import AUDIO
 from tests.support.waiting import until
 
@@ -126,10 +127,10 @@ def test_odd_lengths_end_cleanly(start: Callable[[Sink], Runtime], count: int) -
 def test_barge_in_stops_the_reply_and_the_next_command_is_answered(
     start: Callable[[Sink], Runtime], tmp_path: Path
 ) -> None:
-    sink = WavSink(tmp_path, pace="realtime")
+    sink = WavSink(tmp_path, pace="realtime", clock=FakeClock())  # stands still: the reply sounds until it is stopped
     runtime = start(sink)
     say(runtime, "en17", pace="fast")
-    until(sink.speaking)
+    assert sink.speaking()
     say(runtime, "en10", pace="realtime")
     first, second = runtime.turn_log.closed()
     cut = next(reply for reply in sink.played() if reply.turn_id == first.turn_id)
@@ -188,9 +189,18 @@ def test_the_profile_bounds_a_free_answer(assembly: Assembly) -> None:
     assert assembly.parts.dialogue.reply_tokens == load_profile("cpu").profile.llm.max_reply_tokens
 
 
-def test_every_edge_is_bounded() -> None:
-    assert all(channel.capacity <= 256 for channel in Edges.make(live=True).all())
-    assert Edges.make(live=True).frames.policy == "drop_oldest"
+def test_what_waits_between_stages_is_bounded_and_only_a_microphones_frames_are_dropped() -> None:
+    for live in (True, False):
+        edges = Edges.make(live=live)
+        for channel in edges.all():
+            waits = 0
+            try:
+                while waits < 1000 and channel.put(object(), timeout_s=0.001):
+                    waits += 1
+            except TimeoutError:
+                assert not (live and channel is edges.frames)
+            assert waits == channel.capacity == len(channel)
+            assert channel.counts.dropped == (1 if live and channel is edges.frames else 0)
 
 
 def test_turns_do_not_grow(start: Callable[[Sink], Runtime]) -> None:

@@ -16,12 +16,13 @@ from cockpit.profile.load import load_profile
 from cockpit.profile.sections import WakeSection
 from cockpit.runtime import Runtime
 from cockpit.scheduling.warmup import STALE_NS
-from cockpit.wake_word import AlwaysAwake, open_wake
+from cockpit.wake_word import open_wake
 from models.errors import ConfigError
 from pipeline.audio.source import WavSource
 from pipeline.audio.wav import write_wav
 from pipeline.endpointing.wake_word import WakeGate
 from pipeline.frames import SAMPLE_RATE_HZ
+from tests.support.audio_frames import frames
 
 COMMAND = "set the driver temperature to twenty two degrees."
 
@@ -76,8 +77,14 @@ def test_a_wake_up_warms_what_has_gone_cold(assembly: Assembly, runtime: Runtime
     assert runtime.turn_log.closed()[0].tool_results[0].status == "done"
 
 
-def test_without_an_engine_everything_passes() -> None:
-    assert isinstance(open_wake(WakeSection(), {}, print), AlwaysAwake)
+def test_without_an_engine_every_frame_passes_unchanged_and_nothing_wakes() -> None:
+    woken: list[int] = []
+    stage = open_wake(WakeSection(), {}, woken.append)
+    given = list(frames(np.zeros(5 * SAMPLE_RATE_HZ, np.float32)))
+    passed = [frame for one in given for frame in stage.push(one)]
+    assert len(passed) == len(given)
+    assert all(left is right for left, right in zip(given, passed, strict=True))
+    assert woken == []
 
 
 def test_an_unknown_word_names_the_known_ones(model_dir: Callable[[str], Path]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from benchmarks.chain.serialise import measure_hop
 from pipeline.channels import Channel, ChannelCounts, Closed, Policy
 from pipeline.turns import Generations, TurnIds
 from tests.support.waiting import LONG_S, ended
@@ -113,8 +114,35 @@ def test_a_channel_without_room_or_policy_is_refused(capacity: int, policy: Poli
         Channel("test", capacity, policy)
 
 
-def test_a_hop_between_threads_costs_less_than_100_us() -> None:
-    assert measure_hop(2000)["p50_us"] < 100.0
+def test_a_hop_copies_nothing_and_costs_less_than_100_us_of_this_thread() -> None:
+    """The thread's own CPU time, so that a busy machine changes nothing; a copy of 64 MB would take 100 times as long.
+
+    What a hop takes on the wall, P50 and P99, is measured by `python -m benchmarks serialise`.
+    """
+    channel: Channel[NDArray[np.uint8]] = Channel("test", 2)
+    message = np.zeros(64 << 20, np.uint8)
+    begin_ns = time.thread_time_ns()
+    for _ in range(200):
+        channel.put(message)
+        assert channel.get() is message
+    assert (time.thread_time_ns() - begin_ns) / 200 < 100_000
+
+
+def test_a_waiting_reader_sleeps_until_it_is_woken() -> None:
+    channel: Channel[int] = Channel("test", 1)
+    used_ns: list[int] = []
+
+    def take() -> None:
+        begin_ns = time.thread_time_ns()
+        channel.get()
+        used_ns.append(time.thread_time_ns() - begin_ns)
+
+    reader = threading.Thread(target=take)
+    reader.start()
+    time.sleep(0.3)
+    channel.put(1)
+    reader.join()
+    assert used_ns[0] < 30_000_000  # a reader that polls or spins would have used most of the 300 ms
 
 
 def test_generations_make_older_messages_stale() -> None:

@@ -31,9 +31,9 @@ def built(model_dir: Callable[[str], Path]) -> None:
         model_dir(name)
 
 
-def cockpit(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def cockpit(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cockpit", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300, cwd=ROOT, check=False)
 
 
 Here = Callable[..., subprocess.CompletedProcess[str]]
@@ -71,8 +71,7 @@ def test_say_prints_one_json_object_and_writes_replies_and_trace(tmp_path: Path)
     for turn in (asked, refused):
         with wave.open(str(tmp_path / f"turn-{turn['turn_id']:04d}.wav")) as reply:
             assert reply.getnframes() > reply.getframerate() // 4
-    stages = {event.get("cat") or event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
-    assert {"asr", "tts"} <= {str(stage) for stage in stages} | _thread_names(trace)
+    assert _tracks(trace) >= {"vad", "endpoint", "asr", "understand", "car", "tts", "play"}
 
 
 def test_say_shows_a_timeline(here: Here) -> None:
@@ -102,6 +101,18 @@ def test_ask_answers_text(here: Here) -> None:
     assert turn["ms"]["first_audio"] > 0
 
 
+def test_ask_answers_line_by_line_in_one_process() -> None:
+    lines = "turn on the driver seat heating\n\n  把主驾温度调到二十二度\n"
+    ran = cockpit("ask", "--json", "--log-level", "info", stdin=lines)
+    assert ran.returncode == 0, ran.stderr
+    turns = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [(turn["turn_id"], turn["language"], turn["failed"]) for turn in turns] == [(1, "en", None), (2, "zh", None)]
+    assert [turn["tool_calls"][0]["result"]["status"] for turn in turns] == ["done", "done"]
+    logged = [line for line in ran.stderr.splitlines() if "cockpit.runtime: turn " in line]
+    assert len(logged) == 2
+    assert "seat heating" not in ran.stderr  # nothing heard or said is logged
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -111,6 +122,8 @@ def test_ask_answers_text(here: Here) -> None:
         (("say", ROOT / "README.md"), 2, "no WAV file"),
         (("say", AUDIO / "en01.wav", "--profile", "cpuu"), 2, "did you mean cpu"),
         (("listen",), 3, ""),
+        (("ask", "hello", "--trace", "/no/such/folder/trace.json"), 2, "choose another --trace"),
+        (("say", AUDIO / "en01.wav", "--trace", ROOT), 2, "it is a folder"),
     ],
 )
 def test_wrong_input_names_the_remedy(here: Here, arguments: tuple[str, ...], code: int, message: str) -> None:
@@ -121,6 +134,6 @@ def test_wrong_input_names_the_remedy(here: Here, arguments: tuple[str, ...], co
     assert "Traceback" not in ran.stderr
 
 
-def _thread_names(trace: Path) -> set[str]:
+def _tracks(trace: Path) -> set[str]:
     events = json.loads(trace.read_text())["traceEvents"]
     return {event["args"]["name"] for event in events if event["name"] == "thread_name"}
