@@ -262,7 +262,7 @@ class Runtime:
         self.edges.transcripts.put(Transcript(turn_id, generation, 0, "final", text, language, 0.0, now_ns))
 
     def wait_idle(self, timeout_s: float = 60.0) -> bool:
-        """Wait until every frame handed in is judged and every turn is answered; False after `timeout_s`.
+        """Wait until every frame handed in is processed and every turn is answered; False after `timeout_s`.
 
         The time is counted in slices, so that a stop of the whole process costs no more than one of them. Raises
         StageFailed when a stage has failed for good; the last apology is waited for a few seconds.

@@ -76,7 +76,7 @@ def read_wav(path: Path, rate_hz: int = SAMPLE_RATE_HZ) -> Audio:
 
 
 def write_wav(path: Path, samples: Audio, rate_hz: int) -> None:
-    """Write float32 (n,) as 16-bit PCM. The file appears whole or not at all: a reader never sees half of it."""
+    """Write float32 (n,) as 16-bit PCM. The file appears whole or not at all."""
     handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".wav", dir=path.parent)
     os.close(handle)
     try:

@@ -47,7 +47,8 @@ class PreRollBuffer:
     def first_loud_sample(self, earliest: int, onset: int) -> int:
         """Stream position in [earliest, onset] from which on, without a pause, sound stands out of what came before.
 
-        The judge is slow to believe a soft first consonant; loudness is not. Returns `onset` when nothing stands out.
+        The VAD model reports a soft first consonant late or not at all; loudness shows it. Returns `onset` when nothing
+        stands out.
         """
         samples, first = self.since(earliest)
         steps = len(samples) // STEP_SAMPLES
@@ -110,9 +111,9 @@ class UtteranceBuffer:
     def last_loud_sample(self, earliest: int, usual: int, latest: int) -> int:
         """Stream position behind the last sample in [earliest, latest) that stands out of the noise before the speech.
 
-        The judge lags behind the end of speech by up to 160 ms, and now and then misses a last soft consonant;
-        loudness does neither, but says little in heavy noise. So the judge gives the bounds and loudness the place
-        between them. Returns `usual` when noise hides the end, `earliest` when there is none and all is quiet.
+        The VAD model reports the end of speech up to 160 ms late, and sometimes misses a soft last consonant; loudness
+        does neither, but is unreliable in heavy noise. So the model gives the bounds and loudness the place between.
+        Returns `usual` when noise hides the end, `earliest` when there is none and all is quiet.
         """
         peaks = self._peaks[: self._steps]
         low = max(0, (earliest - self.first_sample) // STEP_SAMPLES)

@@ -31,11 +31,11 @@ _NS_PER_SAMPLE = 1_000_000_000 / SAMPLE_RATE_HZ
 WINDOW_MS = WINDOW_SAMPLES * 1000 // SAMPLE_RATE_HZ
 _MAX_LAG_SAMPLES = 5 * WINDOW_SAMPLES
 _USUAL_LAG_SAMPLES = 3 * WINDOW_SAMPLES
-"""How long after the end of speech the judge still calls a window speech, at most and as a rule."""
+"""How long after the end of speech the VAD model still reports speech, at most and as a rule."""
 _MISSED_SAMPLES = 4 * WINDOW_SAMPLES
-"""How long after the judge's last speech a soft last consonant may follow."""
-_JUDGE_DELAY_MS = 640
-"""How late gate and judge may call a soft onset speech: measured with speech 30 dB down."""
+"""How long after the VAD model's last speech a soft last consonant may follow."""
+_ONSET_DELAY_MS = 640
+"""How late gate and model may report a soft onset: measured with speech 30 dB down."""
 _TORN_SAMPLES = 200 * SAMPLE_RATE_HZ // 1000
 """So much sound lost in the midst of speech may have held a word."""
 
@@ -73,7 +73,7 @@ class EndpointConfig:
 
 @dataclass(slots=True)
 class _Turn:
-    """One turn in progress. `voice_end` is the judge's last speech, as a stream position."""
+    """One turn in progress. `voice_end` is the end of the last window of speech, as a stream position."""
 
     turn_id: int
     block: UtteranceBuffer
@@ -107,7 +107,7 @@ class Endpointer:
         self._complete: tuple[int, int] | None = None
         self._onset_windows = max(1, _samples(config.min_speech_ms) // WINDOW_SAMPLES)
         self._recent: deque[bool] = deque(maxlen=self._onset_windows + 2)
-        before = _samples(config.pre_roll_ms + _JUDGE_DELAY_MS)
+        before = _samples(config.pre_roll_ms + _ONSET_DELAY_MS)
         self._pre_roll = PreRollBuffer(before + (self._onset_windows + 4) * WINDOW_SAMPLES)
         self._window: Audio = np.zeros(WINDOW_SAMPLES, np.float32)
         self._filled = 0
@@ -289,7 +289,7 @@ class Endpointer:
     def _open_turn(self, end: int, captured_ns: int) -> list[Utterance]:
         config = self.config
         onset = self._onset_start(end)
-        onset = self._pre_roll.first_loud_sample(onset - _samples(_JUDGE_DELAY_MS), onset)
+        onset = self._pre_roll.first_loud_sample(onset - _samples(_ONSET_DELAY_MS), onset)
         start = max(self._taken_to, onset - _samples(config.pre_roll_ms))
         samples, first_sample = self._pre_roll.since(start)
         capacity = _samples(config.max_utterance_ms + config.reopen_ms + config.min_speech_ms) + 8 * WINDOW_SAMPLES
@@ -366,7 +366,7 @@ class Endpointer:
         return self._finish(turn, self._captured_ns)
 
     def _end_stream(self) -> list[Utterance]:
-        """Judge what is left of a window, close the turn, forget the stream."""
+        """Run the VAD on what is left of a window, close the turn, forget the stream."""
         out: list[Utterance] = []
         if self._filled and self._position is not None:
             rest = self._window[: self._filled].copy()

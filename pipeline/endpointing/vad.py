@@ -14,7 +14,7 @@ _BACKLOG_WINDOWS = 8
 
 
 class Gate(Protocol):
-    """The cheap detector that decides whether the judge need listen."""
+    """The cheap detector that decides whether the model need run."""
 
     def maybe_speech(self, window: Audio) -> bool:
         """window: float32 (512,) at 16 kHz, each following the last."""
@@ -38,10 +38,10 @@ class VadModel(Protocol):
 
 
 class VoiceDetector:
-    """Decides per window. The judge hears a window only while the gate has said "maybe" lately or the caller asks.
+    """Decides per window. The VAD model runs only while the gate has said "maybe" lately or the caller asks.
 
-    When the judge wakes it first hears the windows just before, so that its state knows the noise and the onset.
-    Counts `windows` and `judged` (the judge's runs, backlog included).
+    When it starts to run it is first given the windows just before, so that its state holds the noise and the onset.
+    Counts `windows` and `model_runs` (backlog included).
     """
 
     def __init__(self, gate: Gate, model: VadModel, *, onset: float, offset: float, hold_windows: int) -> None:
@@ -59,7 +59,7 @@ class VoiceDetector:
         self._backlog: Audio = np.zeros((_BACKLOG_WINDOWS, WINDOW_SAMPLES), np.float32)
 
     def is_speech(self, window: Audio, *, listen: bool) -> bool:
-        """window: float32 (512,) at 16 kHz following the last. listen: ask the judge whatever the gate says."""
+        """window: float32 (512,) at 16 kHz following the last. listen: run the model whatever the gate says."""
         if self._gate.maybe_speech(window):
             self._hold = self._hold_windows
         else:

@@ -1,7 +1,7 @@
 """The wake-word stage: nothing passes until the word was heard, and then nothing that followed it is lost.
 
 Frames go in one by one and come out unchanged, late ones first: the last `pre_roll` before the decision, so that wake
-word and command in one breath arrive whole.
+word and command spoken without a pause arrive whole.
 """
 
 from __future__ import annotations
