@@ -90,9 +90,11 @@ def talking(
         profile, store, sink, tracer=used, announce=_announce(quiet), scheduling=plan, api_texts=api_texts
     )
     runtime = Runtime(assembly.parts, live=live, barge_in=profile.audio.barge_in, observer=observer)
+    socket = None if plan is None else plan.socket
     try:
         runtime.start()
-        yield Talk(runtime, assembly, profile)
+        with stop_signals.last_resort(lambda: None if socket is None else socket.unlink(missing_ok=True)):
+            yield Talk(runtime, assembly, profile)
         runtime.stop()
     except BaseException:
         with stop_signals.shielded():
