@@ -2,7 +2,7 @@
 function __cockpit_at --description 'The command that is being completed'
     set -l at cockpit
     for word in (commandline -opc)[2..-1]
-        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit doctor' 'cockpit completion' 'cockpit models' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply'; and set at "$at $word"
+        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit models' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit completion'; and set at "$at $word"
     end
     test "$at" = "$argv[1]"
 end
@@ -11,11 +11,11 @@ complete -c cockpit -n '__cockpit_at "cockpit"' -a 'demo' -d 'Fetch and build wh
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'say' -d 'Play WAV files through the whole chain, one after another, at the speed they were spoken.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'listen' -d 'Listen to the microphone and answer through the speaker until a signal ends it.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'ask' -d 'Answer text as if it had been heard: one line, or every line of standard input in one process until its end.'
-complete -c cockpit -n '__cockpit_at "cockpit"' -a 'doctor' -d 'Check this machine: Python, packages, models, audio, disk, cores, GPU.'
-complete -c cockpit -n '__cockpit_at "cockpit"' -a 'completion' -d 'Print the script that completes `cockpit` and `o3ctl` in a shell.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'models' -d 'Fetch, list, build and verify model weights.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'kernels' -d 'Compile the GPU kernels for the device here.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'profile' -d 'Check, show and compare profiles.'
+complete -c cockpit -n '__cockpit_at "cockpit"' -a 'doctor' -d 'Check this machine: Python, packages, models, audio, disk, cores, GPU.'
+complete -c cockpit -n '__cockpit_at "cockpit"' -a 'completion' -d 'Print the script that completes `cockpit` and `o3ctl` in a shell.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -l version -d 'Print the version and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit demo"' -l profile -r -F -a 'base cpu h200' -d 'A profile that ships (cpu) or a path to a YAML file.'
@@ -43,11 +43,6 @@ complete -c cockpit -n '__cockpit_at "cockpit ask"' -l trace -r -F -d 'Write a C
 complete -c cockpit -n '__cockpit_at "cockpit ask"' -l json -d 'Print one JSON object; with standard input one a line, one per turn.'
 complete -c cockpit -n '__cockpit_at "cockpit ask"' -l log-level -r -a 'debug info warning error' -d 'Least that is logged to stderr. debug may log what was heard.'
 complete -c cockpit -n '__cockpit_at "cockpit ask"' -s h -l help -d 'Show the help and exit.'
-complete -c cockpit -n '__cockpit_at "cockpit doctor"' -l profile -r -F -a 'base cpu h200' -d 'The profile this machine should run.'
-complete -c cockpit -n '__cockpit_at "cockpit doctor"' -l json -d 'Print one JSON object instead of text.'
-complete -c cockpit -n '__cockpit_at "cockpit doctor"' -s h -l help -d 'Show the help and exit.'
-complete -c cockpit -n '__cockpit_at "cockpit completion"' -s h -l help -d 'Show the help and exit.'
-complete -c cockpit -n '__cockpit_at "cockpit completion"' -a 'bash zsh fish'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'fetch' -d 'Fetch weights: resumable, checked against the pinned sha256, kept in the cache.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'list' -d 'Every model of the registry, and what is here of it.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'build' -d 'Build fetched weights into what the engines load.'
@@ -102,3 +97,8 @@ complete -c cockpit -n '__cockpit_at "cockpit profile apply"' -l json -d 'Print 
 complete -c cockpit -n '__cockpit_at "cockpit profile apply"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit profile apply"' -a 'base cpu h200'
 complete -c cockpit -n '__cockpit_at "cockpit profile apply"' -F
+complete -c cockpit -n '__cockpit_at "cockpit doctor"' -l profile -r -F -a 'base cpu h200' -d 'The profile this machine should run.'
+complete -c cockpit -n '__cockpit_at "cockpit doctor"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit doctor"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit completion"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit completion"' -a 'bash zsh fish'
