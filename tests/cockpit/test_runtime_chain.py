@@ -27,7 +27,6 @@ from pipeline.audio.wav import read_wav, write_wav
 from pipeline.frames import SAMPLE_RATE_HZ, AudioFrame, SpeechFrame
 from tests.support.fake_clock import FakeClock
 from tests.support.paths import AUDIO
-from tests.support.waiting import until
 
 COMMANDS = {row["id"]: row for row in YAML(typ="safe").load(AUDIO / "manifest.yaml")}
 
