@@ -2,7 +2,7 @@
 function __cockpit_at --description 'The command that is being completed'
     set -l at cockpit
     for word in (commandline -opc)[2..-1]
-        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit models' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit completion'; and set at "$at $word"
+        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit models' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit completion'; and set at "$at $word"
     end
     test "$at" = "$argv[1]"
 end
@@ -11,6 +11,9 @@ complete -c cockpit -n '__cockpit_at "cockpit"' -a 'demo' -d 'Fetch and build wh
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'say' -d 'Play WAV files through the whole chain, one after another, at the speed they were spoken.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'listen' -d 'Listen to the microphone and answer through the speaker until a signal ends it.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'ask' -d 'Answer text as if it had been heard: one line, or every line of standard input in one process until its end.'
+complete -c cockpit -n '__cockpit_at "cockpit"' -a 'serve' -d 'Run the voice chain and the OpenAI-compatible API until a signal ends it.'
+complete -c cockpit -n '__cockpit_at "cockpit"' -a 'send' -d 'Ask a running `cockpit serve`: the answer is printed as it is made.'
+complete -c cockpit -n '__cockpit_at "cockpit"' -a 'places' -d 'Index a place file (GeoPackage, CSV, JSON lines), and try what a name finds.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'models' -d 'Fetch, list, build and verify model weights.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'kernels' -d 'Compile the GPU kernels for the device here.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'profile' -d 'Check, show and compare profiles.'
@@ -43,6 +46,31 @@ complete -c cockpit -n '__cockpit_at "cockpit ask"' -l trace -r -F -d 'Write a C
 complete -c cockpit -n '__cockpit_at "cockpit ask"' -l json -d 'Print one JSON object; with standard input one a line, one per turn.'
 complete -c cockpit -n '__cockpit_at "cockpit ask"' -l log-level -r -a 'debug info warning error' -d 'Least that is logged to stderr. debug may log what was heard.'
 complete -c cockpit -n '__cockpit_at "cockpit ask"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit serve"' -l profile -r -F -a 'base cpu h200' -d 'A profile that ships (cpu) or a path to a YAML file.'
+complete -c cockpit -n '__cockpit_at "cockpit serve"' -l socket -r -F -d 'The API\'s socket, where it is not where `serve` puts it by itself.'
+complete -c cockpit -n '__cockpit_at "cockpit serve"' -l voice -l no-voice -d 'Listen to the microphone too, or only answer requests.'
+complete -c cockpit -n '__cockpit_at "cockpit serve"' -l trace -r -F -d 'Write a Chrome/Perfetto trace of every stage.'
+complete -c cockpit -n '__cockpit_at "cockpit serve"' -l log-level -r -a 'debug info warning error' -d 'Least that is logged to stderr. debug may log what was heard.'
+complete -c cockpit -n '__cockpit_at "cockpit serve"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit send"' -l socket -r -F -d 'The API\'s socket, where it is not where `serve` puts it by itself.'
+complete -c cockpit -n '__cockpit_at "cockpit send"' -l task -r -d 'dialogue, background, ...: what the profile grants.'
+complete -c cockpit -n '__cockpit_at "cockpit send"' -l session -r -d 'A dialogue by name.'
+complete -c cockpit -n '__cockpit_at "cockpit send"' -l deadline-ms -r -d 'Give up after so long.'
+complete -c cockpit -n '__cockpit_at "cockpit send"' -l max-tokens -r -d 'The answer is cut here.'
+complete -c cockpit -n '__cockpit_at "cockpit send"' -l speak -r -F -d 'Speak the text into this WAV file.'
+complete -c cockpit -n '__cockpit_at "cockpit send"' -l json -d 'Print the whole answer as one JSON object.'
+complete -c cockpit -n '__cockpit_at "cockpit send"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit places"' -a 'build' -d 'Check a place file and keep its index, so that the next start with it is fast (100,000 names: about 15 s).'
+complete -c cockpit -n '__cockpit_at "cockpit places"' -a 'search' -d 'What a name finds, the likeliest first, and whether a trip there would start without asking back.'
+complete -c cockpit -n '__cockpit_at "cockpit places"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit places build"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit places build"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit places build"' -F
+complete -c cockpit -n '__cockpit_at "cockpit places search"' -l lat -r -d 'Of the car, degrees.'
+complete -c cockpit -n '__cockpit_at "cockpit places search"' -l lon -r -d 'Of the car, degrees.'
+complete -c cockpit -n '__cockpit_at "cockpit places search"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit places search"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit places search"' -F
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'fetch' -d 'Fetch weights: resumable, checked against the pinned sha256, kept in the cache.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'list' -d 'Every model of the registry, and what is here of it.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'build' -d 'Build fetched weights into what the engines load.'
