@@ -15,8 +15,7 @@ import typer
 from cockpit import stop_signals
 from cockpit.assemble import Announce, Assembly, assemble
 from cockpit.cli.output import JsonFlag, print_json, print_json_line
-from cockpit.cli.timeline import check_text, timeline
-from cockpit.cli.turn_printer import TurnPrinter
+from cockpit.cli.timeline import TurnPrinter, check_text, timeline
 from cockpit.cli.values import language_values, profile_values
 from cockpit.profile.load import LoadedProfile, load_profile
 from cockpit.profile.sections import Profile

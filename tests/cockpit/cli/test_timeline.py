@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from cockpit.cli.turn_printer import TurnPrinter
+from cockpit.cli.timeline import TurnPrinter
 from pipeline.frames import Transcript
 from pipeline.turn_log import TurnRecord
 from tests.support.paths import ROOT
@@ -49,7 +49,7 @@ def test_json_is_one_object_a_line(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_terminal_shows_partials_on_one_line_that_goes_away() -> None:
     code = (
-        "from tests.cockpit.cli.test_turn_printer import *\n"
+        "from tests.cockpit.cli.test_timeline import *\n"
         "with TurnPrinter('microphone', as_json=False) as printer:\n"
         "    printer.heard(PARTIAL)\n"
         "    printer.ended(RECORD)\n"
@@ -68,7 +68,7 @@ def test_a_terminal_shows_partials_on_one_line_that_goes_away() -> None:
 def test_a_reader_that_has_gone_holds_up_nobody() -> None:
     """stdout is a closed pipe: every turn is taken all the same, and the process ends as if nothing was."""
     code = (
-        "from tests.cockpit.cli.test_turn_printer import *\n"
+        "from tests.cockpit.cli.test_timeline import *\n"
         "with TurnPrinter('microphone', as_json=True) as printer:\n"
         "    for _ in range(1000): printer.ended(RECORD)\n"
     )
