@@ -18,9 +18,11 @@ from cockpit.assemble import Assembly, assemble
 from cockpit.device.cuda import placement as cuda_engines
 from cockpit.device.cuda import sessions as cuda_sessions
 from cockpit.device.cuda.device import open_cuda
+from cockpit.profile import runnable
 from cockpit.profile.load import LoadedProfile, load_profile
 from cockpit.runtime import NullSink, Runtime
 from cockpit.scheduling.service import SchedulingPlan
+from models.store.registry import Registry
 from models.store.store import Store
 from pipeline.audio.source import WavSource
 from tests.support.arbiter_config import patient
@@ -70,6 +72,14 @@ def driver() -> CountedGpu:
     return CountedGpu()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def any_device() -> Iterator[None]:
+    """Float32 twins, which the registry keeps from profiles for a GPU, serve the GPU that is a CPU."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Registry, "loadable", lambda registry, name, *_: registry.get(name))
+        yield
+
+
 @pytest.fixture(scope="module")
 def loaded(model_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> LoadedProfile:
     file = tmp_path_factory.mktemp("profile") / "host.yaml"
@@ -97,6 +107,7 @@ def assembly(loaded: LoadedProfile, driver: CountedGpu, state: Path) -> Iterator
             f"{__name__}.open_host", lambda clusters, lanes: open_cuda(clusters, lanes, driver), raising=False
         )
         patch.setattr(ort, "get_available_providers", lambda: providers)
+        patch.setattr(runnable, "gpu", lambda *, required: iter(()))  # NVML sees none
         for module in (cuda_engines, cuda_sessions):
             patch.setattr(module, "PROVIDER", "CPUExecutionProvider")
         patch.setattr(cuda_engines.CudaPlacement, "device", "cpu")
