@@ -115,8 +115,8 @@ def test_a_start_that_fails_late_ends_the_speech_worker(monkeypatch: pytest.Monk
     monkeypatch.setattr(assembling, "require_runnable", lambda *_: None)
     monkeypatch.setattr(assembling, "plan_of", lambda *_: PLAN)
     monkeypatch.setattr(Store, "built_all", lambda self, names: {name: Path(name) for name in names})
-    for part in ("_recogniser", "_language_model"):
-        monkeypatch.setattr(assembling, part, lambda *_: None)
+    monkeypatch.setattr(assembling, "_recogniser", lambda *_: None)
+    monkeypatch.setattr(assembling._Loading, "language_model", lambda _: None)
     worker = SimpleNamespace(close=lambda: ended.append("espeak"))
     monkeypatch.setattr(factory, "load_engine", lambda *_: worker)
 
