@@ -28,15 +28,19 @@ from pipeline.nlu.phonetics import character_cost, english_code, english_likenes
 from pipeline.vehicle.places import Place, distance_km
 
 CERTAIN: Final = 0.9
-"""From this likeness on a name counts as the one that was said; below it is only similar."""
+"""From this likeness on a name counts as the one that was said; below it is only similar, and asked about."""
 _COMPARED = 48
 """Names compared letter by letter; the true one is among them when it shares most of its pieces."""
-_CONTAINED = 0.92
+_SAME_SOUND = 0.97
+"""Likeness of a name whose syllables are those that were said, in other characters."""
+_CONTAINED = 0.88
 """Likeness of a name that holds what was said as a whole run of its words: "Union Square" in "Union Square Garage"."""
-_LEAST = 0.6
+_ONLY_LIKE = 0.87
+"""The most that a name can have that is neither spelled nor pronounced as it was said: Hazelden is not Hazelton."""
+_LEAST = 0.5
 _APART = 0.05
 """Two names whose likeness differs by less are equally good guesses, and a guess is not acted on."""
-_WORTH_ASKING = 0.75
+_WORTH_ASKING = 0.65
 """From this likeness on a name is offered: "did you mean ...?"."""
 _EDGE = "^"
 
@@ -242,25 +246,32 @@ def _pieces(tokens: tuple[str, ...]) -> Counter[str]:
 
 
 @lru_cache(maxsize=65_536)
-def _syllables(tokens: tuple[str, ...]) -> tuple[str, ...]:
-    """One folded syllable per character; other tokens as they are."""
+def _syllables(tokens: tuple[str, ...], *, folded: bool = True) -> tuple[str, ...]:
+    """One syllable per character, as its neighbours make it sound; other tokens as they are.
+
+    folded: one spelling for syllables that are often mixed up.
+    """
     said = lazy_pinyin("".join(token if is_cjk(token) else f" {token} " for token in tokens), style=Style.NORMAL)
     flat = [part for syllable in said for part in syllable.split()]
     if len(flat) != len(tokens):
         flat = [lazy_pinyin(token, style=Style.NORMAL)[0] for token in tokens]
-    return tuple(fold_syllable(part) if is_cjk(token) else part for token, part in zip(tokens, flat, strict=True))
+    fold = fold_syllable if folded else str
+    return tuple(fold(part) if is_cjk(token) else part for token, part in zip(tokens, flat, strict=True))
 
 
 def _likeness(said: tuple[str, ...], name: tuple[str, ...]) -> float:
-    """0..1; 1 for the same spelling, at least CERTAIN for the same sound and for a name that holds what was said."""
-    if said == name:
+    """0..1: 1 for the same letters, `_SAME_SOUND` for the same syllables, below CERTAIN for what is only like."""
+    if said == name or "".join(said) == "".join(name):
         return 1.0
     if _numbers(said) != _numbers(name) and _numbers(said):
         return 0.0  # "Gate 3" is not "Gate 8", however alike they sound
-    if any(map(is_cjk, said)) != any(map(is_cjk, name)):
+    mandarin = any(map(is_cjk, said))
+    if mandarin != any(map(is_cjk, name)):
         return 0.0
-    whole = _mandarin(said, name) if any(map(is_cjk, said)) else english_likeness(said, name)
-    return max(whole, _CONTAINED if _contains(name, said) else 0.0)
+    if mandarin and _syllables(said, folded=False) == _syllables(name, folded=False):
+        return _SAME_SOUND
+    whole = _mandarin(said, name) if mandarin else english_likeness(said, name)
+    return max(whole * _ONLY_LIKE, _CONTAINED if _contains(name, said) else 0.0)
 
 
 def _numbers(tokens: tuple[str, ...]) -> list[str]:
