@@ -175,7 +175,7 @@ def test_models_that_are_not_there_name_the_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("section", "change"),
-    [("tts", {"speed": 1.5}), ("privacy", {"store_audio": True}), ("privacy", {"store_transcripts": True})],
+    [("privacy", {"store_audio": True}), ("privacy", {"store_transcripts": True})],
 )
 def test_a_key_that_would_be_ignored_is_refused(tmp_path: Path, section: str, change: dict[str, object]) -> None:
     profile = load_profile("cpu").profile
@@ -206,7 +206,7 @@ def test_turns_do_not_grow(start: Callable[[Sink], Runtime]) -> None:
     """The same commands again and again: what the first round allocated serves the later ones."""
     Path("/proc/self/clear_refs").write_text("5")  # what other tests in this process peaked at does not count
     runtime = start(NullSink())
-    names = [name for name in COMMANDS if name not in ("en17", "zh17")][::2]
+    names = [name for name in COMMANDS if name not in ("en17", "zh17")][::4]
     settled_kib = threads = 0
     for round_number in range(3):
         for name in names:
@@ -214,9 +214,9 @@ def test_turns_do_not_grow(start: Callable[[Sink], Runtime]) -> None:
         gc.collect()
         if round_number == 0:
             settled_kib, threads = _rss_kib(), threading.active_count()
-    assert len(names) == 23
+    assert len(names) == 12
     assert threading.active_count() == threads
-    assert _rss_kib() - settled_kib < 12 * 1024, "more than 256 KiB a turn"
+    assert _rss_kib() - settled_kib < 8 * 1024, "more than 340 KiB a turn"
     assert _rss_kib("VmHWM") < 4 * 1024 * 1024
 
 

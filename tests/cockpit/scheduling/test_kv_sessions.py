@@ -76,7 +76,7 @@ def car(model_dir: Callable[[str], Path]) -> Iterator[Car]:
     )
     # In float32 a text computed anew, in other chunks, goes on with the same words.
     model = CausalLM.load(model_dir("smollm2-135m-instruct-f32"), context_tokens=640)
-    dialogue = DialogueManager.create(lm=model, reply_tokens=40)
+    dialogue = DialogueManager.create(lm=model, reply_tokens=20)
     with short_folder() as folder:
         planned = MemoryPlan((kv_arena(4, dialogue.chat_sessions["en"].kv_bytes),), 85.0, 1 << 34)
         service = open_service(SchedulingPlan(config, folder / "o3.sock", memory=planned), "cpu")
