@@ -511,7 +511,11 @@ class Runtime:
     def _is_backchannel(self, transcript: Transcript) -> bool:
         """Whether these words over a reply only say "go on". Nothing does while the reply asks a question."""
         speaker = self._speaker
-        if transcript.turn_id != speaker.turn_id or not speaker.over_reply or not is_backchannel(transcript.text):
+        if transcript.turn_id != speaker.turn_id or not speaker.over_reply:
+            return False
+        # too short to have stopped the reply, and not understood
+        sound = transcript.unclear and self.parts.generations.current < transcript.generation
+        if not sound and not is_backchannel(transcript.text):
             return False
         reply = self.turn_log.get(self._playing_turn)
         return reply is None or not reply.reply.rstrip().endswith(("?", "？"))
@@ -548,7 +552,8 @@ class Runtime:
             if transcript.stage == "final":
                 self.turn_log.drop(transcript.turn_id)
             return
-        if transcript.text and (transcript.stage != "partial" or says_more(transcript.text)):
+        unclear = transcript.unclear and transcript.stage == "final"
+        if unclear or (transcript.text and (transcript.stage != "partial" or says_more(transcript.text))):
             self._interrupt(transcript.generation)
         self.edges.transcripts.put(transcript)
         self._observer.heard(transcript)

@@ -107,4 +107,5 @@ def _transcript(utterance: Utterance, hypothesis: Hypothesis, language: Language
         captured_ns=utterance.captured_ns,
         reopened=utterance.reopened,
         asr_ms=took_ns / 1e6,
+        unclear=hypothesis.unclear,
     )

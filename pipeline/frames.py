@@ -59,7 +59,9 @@ class Utterance:
 # --- ASR -> understanding ------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What was heard. Empty `text` means no speech. `avg_logprob`: mean log-probability per token (nats)."""
+    """What was heard. Empty `text` means no speech, or with `unclear` speech whose words nobody can tell: then the
+    person is asked to say it again. `avg_logprob`: mean log-probability per token (nats).
+    """
 
     turn_id: int
     generation: int
@@ -71,6 +73,7 @@ class Transcript:
     captured_ns: int
     reopened: bool = False
     asr_ms: float = 0.0
+    unclear: bool = False
 
 
 # --- any stage before the answer -> understanding ------------------------------------------------------------------

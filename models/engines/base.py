@@ -14,7 +14,8 @@ Audio = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """One recognised utterance. Empty `text` means that no speech was found.
+    """One recognised utterance. Empty `text` means that no speech was found, or none that can be believed: `unclear`
+    tells the two apart (True where something was said, but its words are a guess).
 
     avg_logprob: mean log-probability per text token, nats. no_speech: probability in [0, 1].
     """
@@ -24,6 +25,7 @@ class Hypothesis:
     avg_logprob: float
     no_speech: float
     tokens: tuple[int, ...] = ()
+    unclear: bool = False
 
 
 def never_cancelled() -> bool:

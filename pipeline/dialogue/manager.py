@@ -332,6 +332,10 @@ class DialogueManager:
         doubtful = avg_logprob is not None and avg_logprob < self.repeat_below
         return doubtful and any(map(_rests_on_detail, parse.clauses))
 
+    def last_language(self) -> Language | None:
+        """The language of the last turn that was understood; None before the first."""
+        return next((exchange.language for exchange in reversed(self._history.values())), None)
+
     def heard(self, turn_id: int, text: str) -> None:
         """Tell what of the turn's reply was really heard; only that enters the history."""
         if turn_id in self._history:

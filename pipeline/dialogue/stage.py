@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pipeline.dialogue.llm_steps import LlmScheduler
 from pipeline.dialogue.manager import DialogueManager, Plan
 from pipeline.frames import Language, TextDelta, Transcript, TurnFailed
-from pipeline.nlg.apologies import NOT_TAKEN_BACK, SAY_AGAIN
+from pipeline.nlg.apologies import NOT_TAKEN_BACK, SAY_AGAIN, UNCLEAR
 from pipeline.trace import Tracer
 from pipeline.turn_log import TurnLog, TurnRecord
 from pipeline.turns import Generations
@@ -72,10 +72,21 @@ class UnderstandStage:
             return
         if transcript.reopened:
             self._dialogue.roll_back(transcript.turn_id)
-        if not transcript.text:
+        if transcript.text:
+            yield from self._final(transcript)
+        elif transcript.unclear:
+            yield from self._ask_again(transcript)
+        else:
             self._turn_log.drop(transcript.turn_id)
-            return
-        yield from self._final(transcript)
+
+    def _ask_again(self, transcript: Transcript) -> Iterator[TextDelta]:
+        """Something was said, nobody knows what. The language heard in it is a guess too: the last one goes before."""
+        record = self._turn_log.open(transcript.turn_id, transcript.generation)
+        language = self._dialogue.last_language() or transcript.language
+        record.language, record.transcript, record.reply = language, "", UNCLEAR[language]
+        record.ms["asr"] = transcript.asr_ms
+        for text, last in ((UNCLEAR[language], False), ("", True)):
+            yield TextDelta(transcript.turn_id, transcript.generation, text, language, transcript.captured_ns, last)
 
     def apologise(self, turn: TurnFailed, language: Language) -> Iterator[TextDelta]:
         """The reply of a turn that failed before its answer was complete; what it had done is taken back."""

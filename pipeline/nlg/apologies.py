@@ -16,6 +16,12 @@ NOT_TAKEN_BACK: dict[Language, str] = {
 }
 """Part of the turn may have been done."""
 
+UNCLEAR: dict[Language, str] = {
+    "en": "Please say that again.",
+    "zh": "请再说一遍。",
+}
+"""Something was said, and the recogniser could not tell what."""
+
 ANSWER_LOST: dict[Language, str] = {
     "en": "Sorry, my answer was lost.",
     "zh": "抱歉，我没能把回答说完。",

@@ -12,7 +12,7 @@ from models.engines.base import Audio
 from pipeline.audio.sink import WavSink
 from pipeline.endpointing.backchannel import is_backchannel, says_more
 from tests.support.audio_frames import frames
-from tests.support.fake_chain import MS, fake_parts, sound
+from tests.support.fake_chain import MS, UNCLEAR, fake_parts, sound
 from tests.support.fake_clock import FakeClock
 from tests.support.waiting import until
 
@@ -104,6 +104,45 @@ def test_a_short_answer_to_a_question_is_an_answer(runtime: Runtime, ear: Ear) -
     runtime.turn_log.closed()[0].reply = "Do you mean the driver's window?"
     say(runtime, 400)
     assert [turn.transcript for turn in runtime.turn_log.closed()] == [COMMAND, "Okay."]
+
+
+def test_a_short_sound_over_a_reply_that_nobody_can_tell_changes_nothing(
+    runtime: Runtime, sink: WavSink, ear: Ear
+) -> None:
+    ear.short = UNCLEAR
+    say(runtime, 400)
+    (turn,) = runtime.turn_log.closed()
+    assert not turn.interrupted
+    assert sink.speaking()
+
+
+def test_an_answer_that_nobody_can_tell_is_asked_for_again(runtime: Runtime, ear: Ear) -> None:
+    ear.short = UNCLEAR
+    runtime.turn_log.closed()[0].reply = "Do you mean the driver's window?"
+    say(runtime, 400)
+    assert runtime.turn_log.closed()[-1].reply == "Please say that again."
+
+
+@pytest.mark.parametrize(
+    ("before", "heard", "replies"),
+    [
+        ([], UNCLEAR, ["Please say that again."]),
+        (["打开后窗除雾"], UNCLEAR, ["后窗除雾已打开。", "请再说一遍。"]),
+        ([], "", []),
+    ],
+)
+def test_a_word_that_nobody_can_tell_is_asked_for_again_and_noise_is_not(
+    before: list[str], heard: str, replies: list[str], tmp_path: object
+) -> None:
+    words = [*before, heard]
+    runtime = Runtime(fake_parts(WavSink(str(tmp_path), pace="fast"), lambda samples: words[0]))
+    runtime.start()
+    while words:
+        say(runtime, 400)
+        words.pop(0)
+    turns = runtime.stop()
+    assert [turn.reply for turn in turns] == replies
+    assert all(turn.tool_results == () for turn in turns[len(before) :])
 
 
 def test_without_a_reply_the_same_word_is_a_turn(ear: Ear, tmp_path: object) -> None:

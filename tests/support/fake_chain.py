@@ -22,6 +22,10 @@ from tests.support.fake_vad import LoudnessVad, OpenGate
 MS = 16
 
 
+UNCLEAR = "<unclear>"
+"""What a script says for speech whose words nobody can tell."""
+
+
 class ScriptedEar:
     """Hears `text(samples)`, whatever the sound."""
 
@@ -37,6 +41,8 @@ class ScriptedEar:
         cancelled: Callable[[], bool] = never_cancelled,
     ) -> Hypothesis:
         text = self.text(samples)
+        if text == UNCLEAR:
+            return Hypothesis("", "en", -2.0, 0.2, unclear=True)
         return Hypothesis(text, "zh" if any(sign > "\u4e00" for sign in text) else "en", -0.1, 0.0)
 
     def warm_up(self) -> None: ...

@@ -20,7 +20,7 @@ from models.engines.base import Audio, Hypothesis, never_cancelled
 from models.engines.placement import CpuPlacement, Placement
 from models.engines.whisper.decoder import NO_BOOSTS, Decoder, WhisperConfig
 from models.engines.whisper.encoder import Encoder, MelEncoder, SamplesEncoder
-from models.engines.whisper.guards import MAX_REPEATS, believable, repeats
+from models.engines.whisper.guards import MAX_REPEATS, UNCLEAR_NO_SPEECH_LIMIT, believable, repeats
 from models.engines.whisper.hotwords import HotwordTree
 from models.engines.whisper.logmel import RATE_HZ
 from models.errors import DeviceUnavailable, InputError, ModelMissing, fetch_command
@@ -112,7 +112,7 @@ class WhisperEngine:
         parts = [self._window(part, languages, hotwords, cancelled) for part in split_windows(samples)]
         kept = [part for part in parts if part.text]
         if not kept:
-            return parts[0] if parts else Hypothesis("", languages[0], 0.0, 1.0)
+            return next((part for part in parts if part.unclear), parts[0])
         joint = "" if kept[0].language == "zh" else " "
         tokens = tuple(token for part in kept for token in part.tokens)
         logprob = float(np.average([p.avg_logprob for p in kept], weights=[len(p.tokens) + 1 for p in kept]))
@@ -162,7 +162,7 @@ class WhisperEngine:
             text = self._simplified.convert(text)
         average = logprob / (len(tokens) + 1)
         if not believable(text, average, no_speech):
-            return Hypothesis("", language, average, no_speech)
+            return Hypothesis("", language, average, no_speech, unclear=no_speech < UNCLEAR_NO_SPEECH_LIMIT)
         # the guards were measured with what hot words add; the caller is told how likely the text is without it
         unbiased = average - boost / (len(tokens) + 1)
         return Hypothesis(text, language, unbiased, no_speech, tuple(tokens))

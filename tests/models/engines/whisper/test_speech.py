@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from rapidfuzz.distance import Levenshtein
 from ruamel.yaml import YAML
 
 from models.engines.base import Audio
+from models.engines.tts.espeak import SAMPLE_RATE_HZ, EspeakVoice, EspeakWorker
 from models.engines.whisper.encoder import context_rows
 from models.engines.whisper.engine import WhisperEngine, split_windows
 from models.engines.whisper.guards import believable, repeats
@@ -33,6 +34,13 @@ def engine(model_dir: Callable[[str], Path]) -> WhisperEngine:
     made = WhisperEngine.load(model_dir("whisper-base"))
     made.warm_up()
     return made
+
+
+@pytest.fixture(scope="module")
+def espeak(model_dir: Callable[[str], Path]) -> Iterator[EspeakWorker]:
+    worker = EspeakWorker.load(model_dir("espeak-ng"))
+    yield worker
+    worker.close()
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +149,18 @@ def test_no_word_comes_out_of_silence_or_noise(engine: WhisperEngine, seconds: f
         "clicks": _clicks(size),
         "chords": _chords(size),
     }
-    heard = {name: engine.transcribe(sound, languages=BOTH, hotwords=words).text for name, sound in sounds.items()}
-    assert heard == dict.fromkeys(sounds, "")
+    heard = {name: engine.transcribe(sound, languages=BOTH, hotwords=words) for name, sound in sounds.items()}
+    assert {name: (found.text, found.unclear) for name, found in heard.items()} == dict.fromkeys(sounds, ("", False))
+
+
+@pytest.mark.parametrize(("voice", "word"), [("en-us", "warmer"), ("cmn", "停"), ("cmn", "空调")])
+def test_a_word_that_is_not_believed_is_unclear_and_no_silence(
+    engine: WhisperEngine, espeak: EspeakWorker, voice: str, word: str
+) -> None:
+    spoken = np.concatenate(list(EspeakVoice(espeak, voice).synthesise(word)))
+    sound = np.asarray(soxr.resample(spoken, SAMPLE_RATE_HZ, RATE_HZ), dtype=np.float32)
+    heard = engine.transcribe(np.pad(sound, 4_000), languages=BOTH)
+    assert (heard.text, heard.unclear) == ("", True)
 
 
 def test_hot_words_mend_a_homophone_and_leave_other_speech_alone(
