@@ -22,6 +22,12 @@ UNCLEAR: dict[Language, str] = {
 }
 """Something was said, and the recogniser could not tell what."""
 
+NO_WORDS: dict[Language, str] = {
+    "en": "I have no answer to that.",
+    "zh": "这个我答不上来。",
+}
+"""A reply held nothing that can be spoken: a picture, a rule, signs."""
+
 ANSWER_LOST: dict[Language, str] = {
     "en": "Sorry, my answer was lost.",
     "zh": "抱歉，我没能把回答说完。",

@@ -8,20 +8,19 @@ from pipeline.frames import Language
 from pipeline.tts import normalise_en as spoken_en
 from pipeline.tts import normalise_zh as spoken_zh
 
-_FULL_WIDTH = {code: code - 0xFEE0 for code in (*range(0xFF10, 0xFF1A), *range(0xFF21, 0xFF3B), *range(0xFF41, 0xFF5B))}
+_PUNCTUATION = frozenset("！（），：；？")
+"""Full-width signs that stay: they mark clauses in Chinese."""
+_FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F) if chr(code) not in _PUNCTUATION}
 _SAME_SIGN = {
     ord(sign): to
     for to, signs in {
-        "-": "‐‑‒−﹣－",
+        "-": "‐‑‒−﹣",
         "'": "’‘ʼ",
         '"': "“”",
         " ": "\u00a0\u2009\u202f\u3000\t",
-        "%": "％",
-        "~": "～〜∼",
-        "/": "／∕⁄",
+        "~": "〜∼",
+        "/": "∕⁄",
         "¥": "￥",
-        "+": "＋",
-        "=": "＝",
         "°": "º˚",
     }.items()
     for sign in signs
@@ -36,8 +35,8 @@ _PICTURES = re.compile(
 _MARKUP: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.MULTILINE), replacement)
     for pattern, replacement in (
-        (r"!\[([^\]]*)\]\([^)]*\)", ""),  # image
-        (r"\[([^\]]+)\]\([^)]*\)", r"\1"),  # link
+        (r"!\[([^\]]{0,200})\]\([^)]*\)", ""),  # image
+        (r"\[([^\]]{1,200})\]\([^)]*\)", r"\1"),  # link
         (r"\[\^?\d+\]", ""),  # footnote, citation
         (r"<(https?://[^>\s]+)>", r"\1"),
         (r"</?[A-Za-z][^<>]{0,80}>", " "),  # tags
@@ -57,12 +56,35 @@ _MARKUP: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\([\\`*_{}\[\]()#+.!-])", r"\1"),
     )
 )
+_MEASURED = sorted(
+    {*spoken_en.UNITS, *(word for names in spoken_en.UNITS.values() for word in names), *spoken_en.CURRENCIES}
+    | {*spoken_zh.UNITS, *spoken_zh.UNITS.values(), *spoken_zh.CURRENCIES, "%", "度"},
+    key=len,
+    reverse=True,
+)
+_WRITTEN: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"(?<=\d)：(?=\d)", ":"),
+        (r"(?<=[０-９])，(?=[０-９]{3}(?!\d))", ","),
+        # a decimal comma: a quantity of any number of decimals but three, or less than one
+        (
+            r"(?<![\d.,])(?:(\d+),(?=\d{1,2}(?!\d)|\d{4})|(0),(?=\d))"
+            rf"(?=\d+\s?(?:[-–~至到]\s?\d+,\d+\s?)?(?:{'|'.join(map(re.escape, _MEASURED))})(?![A-Za-z]))",
+            r"\1\2.",
+        ),
+    )
+)
+"""How numbers are written in other places, before markup is taken out."""
+_POWER = re.compile(r"(?<=\d)\s*(?:\*\*|\^)\s*(\d+)")
+_TIMES = re.compile(r"(?<=[\d)])(\s?[A-Za-z°%]{0,3})\s*\*\s*(?=[\d(])")
 _ADDRESS = re.compile(
-    r"(?:[a-z][a-z0-9+.-]*://|www\.)(?P<host>[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z0-9-]+)(?::\d+)?(?:/[^\s，。！？；）)\u3400-\u9fff]*)?",
+    r"(?:[a-z][a-z0-9+.-]{0,20}://|www\.)(?P<host>[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z0-9-]+)(?::\d+)?(?:/[^\s，。！？；）)\u3400-\u9fff]*)?",
     re.I | re.A,
 )
-_MAIL = re.compile(r"\b(?P<user>[\w.+-]+)@(?P<host>[a-z0-9-]+(?:\.[a-z0-9-]+)+)", re.I | re.A)
+_MAIL = re.compile(r"\b(?P<user>[\w.+-]{1,64})@(?P<host>[a-z0-9-]+(?:\.[a-z0-9-]+)+)", re.I | re.A)
 _LINE_BREAKS = re.compile(r"\s*\n\s*")
+_SPACE_RUNS = re.compile(r" {2,}")
 _SPACES = re.compile(r"\s+")
 _HAS_SOUND = re.compile(r"[^\W_]")
 
@@ -70,7 +92,12 @@ _HAS_SOUND = re.compile(r"[^\W_]")
 def spoken(text: str, language: Language) -> str:
     """What the voice should say for `text`: words and clause punctuation, no digits. Empty when that is nothing."""
     rules = spoken_zh if language == "zh" else spoken_en
+    for pattern, replacement in _WRITTEN:
+        text = pattern.sub(replacement, text)
     text = text.translate(_NORMALISE)
+    # the rules of markup look for the beginning of a line: each of many blank ones would be tried against all behind it
+    text = "\n".join(line for line in _SPACE_RUNS.sub(" ", text).split("\n") if line.strip())
+    text = _TIMES.sub(r"\1 × ", _POWER.sub(rules.POWER, text))
     for pattern, replacement in _MARKUP:
         text = pattern.sub(replacement, text)
     text = _MAIL.sub(lambda m: rules.address(m["user"]) + rules.AT + rules.address(m["host"]), text)

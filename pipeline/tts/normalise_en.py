@@ -11,7 +11,10 @@ from pypinyin import lazy_pinyin
 from pipeline.tts.units_en import ABBREVIATIONS, CURRENCIES, LETTERED, SIGNS, STREETS, UNITS, WORDS
 
 AT = " at "
+POWER = r" to the power of \1"
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+LONGEST_NUMBER = 15
+"""A number of more digits is read digit by digit. Longer runs go first: every later rule tries each place in them."""
 _MONTHS = (
     "January", "February", "March", "April", "May", "June",
     "July", "August", "September", "October", "November", "December",
@@ -35,7 +38,7 @@ def cardinal(number: str) -> str:
     if number.startswith("-"):
         return f"minus {cardinal(number[1:])}"
     whole, _, fraction = number.partition(".")
-    if len(whole) > 15 or (len(whole) > 1 and whole.startswith("0")):
+    if len(whole) > LONGEST_NUMBER or (len(whole) > 1 and whole.startswith("0")):
         words = digits(whole)
     else:
         words = num2words(int(whole)).replace(",", "").replace(" and ", " ")
@@ -186,6 +189,7 @@ def _rules(*rules: tuple[str, Callable[[re.Match[str]], str]]) -> tuple[Rule, ..
 _STREET = "|".join(STREETS)
 _HALF = r"(?P<half>\s?(?:[AaPp]\.[Mm]\.|[AaPp][Mm]\b))"
 RULES = _rules(
+    (rf"\d{{{LONGEST_NUMBER + 1},}}", lambda m: f" {digits(m[0])} "),
     (r"[㐀-䶿一-鿿]+", _pinyin),
     (rf"(?<=\d)\s?({'|'.join(_FRACTIONS)})", lambda m: f" {_FRACTIONS[m[1]]}"),
     (rf"({'|'.join(_FRACTIONS)})", lambda m: _FRACTIONS[m[1]]),

@@ -8,6 +8,10 @@ from collections.abc import Callable
 from pipeline.tts.units_zh import CURRENCIES, SIGNS, UNITS, WORDS
 
 AT = "艾特"
+POWER = r"的\1次方"
+LONGEST_NUMBER = 12
+"""A number of more digits is read digit by digit."""
+_LONGEST_PHONE = 13
 _DIGITS = "零一二三四五六七八九"
 _NUMBER = r"(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?)"
 _SIGNED = rf"(?:(?<![A-Za-z0-9.{_DIGITS}十百千万亿日月号点分秒年度])-)?{_NUMBER}"
@@ -29,7 +33,7 @@ def cardinal(number: str, *, two: str = "二") -> str:
     if number.startswith("-"):
         return "负" + cardinal(number[1:], two=two)
     whole, _, fraction = number.partition(".")
-    if len(whole) > 12 or (len(whole) > 1 and whole.startswith("0")):
+    if len(whole) > LONGEST_NUMBER or (len(whole) > 1 and whole.startswith("0")):
         words = digits(whole)
     elif whole == "2" and not fraction:
         words = two
@@ -167,6 +171,8 @@ def _rules(*rules: tuple[str, Callable[[re.Match[str]], str]]) -> tuple[Rule, ..
 
 
 RULES = _rules(
+    # every later rule tries each place in a run of digits, so the long ones go first
+    (rf"\d{{{_LONGEST_PHONE + 1},}}", lambda m: digits(m[0])),
     (rf"({'|'.join(_FRACTIONS)})", lambda m: _FRACTIONS[m[1]]),
     # dates
     (r"(?<!\d)(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?!\d)",

@@ -9,7 +9,7 @@ import numpy as np
 from models.engines.base import Audio, Voice
 from models.engines.tts.espeak import SpeechFailed
 from pipeline.frames import Language, SpeechFrame, SpokenClause, TextDelta
-from pipeline.nlg.apologies import ANSWER_LOST
+from pipeline.nlg.apologies import ANSWER_LOST, NO_WORDS
 from pipeline.tts.clauses import ClauseStream
 from pipeline.tts.normalise import spoken
 
@@ -29,6 +29,7 @@ class TtsStage:
         self._spoken_generation = -1
         self._index = 0
         self._closed = False
+        self._silenced = False
         self._apologies: dict[Language, Audio] = {}
         self.dropped = 0
         self.failures = 0
@@ -57,6 +58,7 @@ class TtsStage:
     def handle(self, delta: TextDelta) -> Iterator[SpokenClause]:
         """Clauses completed by `delta`. The turn's last one has `last`; it is empty if nothing was left to say.
 
+        A reply that holds nothing to speak is answered with a short sentence; one without any text is silent.
         Deltas of an older generation or turn, and any after the turn's last, are dropped and counted.
         """
         turn = (delta.generation, delta.turn_id)
@@ -65,14 +67,17 @@ class TtsStage:
             return
         if turn != self._turn or self._stream is None:
             self._turn, self._stream, self._index, self._closed = turn, ClauseStream(delta.language), 0, False
+            self._silenced = False
         displays = self._stream.push(delta.text)
         if delta.last:
             displays += self._stream.close()
             self._closed = True
         pairs = [(display, spoken(display, delta.language)) for display in displays]
+        self._silenced = self._silenced or any(not words for _, words in pairs)
         pairs = [(display, words) for display, words in pairs if words]
         if delta.last and not pairs:
-            pairs = [("", "")]
+            text = NO_WORDS[delta.language] if self._silenced and self._index == 0 else ""
+            pairs = [(text, spoken(text, delta.language))]
         for number, (display, words) in enumerate(pairs, 1):
             yield SpokenClause(
                 turn_id=delta.turn_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 
 import pytest
 
@@ -41,6 +42,24 @@ def test_long_runs_leave_no_digit_and_no_markup(language: Language) -> None:
     for piece in ("1", "1,", "1.", "-", "a@", "(", "[a](", "*a", "10:30-", "第1", "1/2 ", "http://a", "<", "| "):
         words = spoken(piece * 100, language)
         assert not re.search(r"[0-9*_`#<>|\[\]@]", words), (piece, words[:80])
+
+
+def _seconds(text: str, language: Language) -> float:
+    """Processor time of the fastest of five runs: load cannot shorten it."""
+    times = []
+    for _ in range(5):
+        start = time.process_time()
+        spoken(text, language)
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("piece", ["1", "1.", "a", "-1", "\n", "!["])
+def test_time_grows_with_the_length_and_not_with_its_square(piece: str, language: Language) -> None:
+    """Eight times the text took 50 times as long for a run of digits; linear is 8."""
+    short, long = (_seconds((piece * size)[:size], language) for size in (1_000, 8_000))
+    assert long < 25 * short
 
 
 @pytest.mark.parametrize(

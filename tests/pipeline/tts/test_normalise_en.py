@@ -7,6 +7,17 @@ import pytest
 from pipeline.tts.normalise import spoken
 
 CASES = [
+    ("It is 22,1 °C.", "It is twenty-two point one degrees Celsius."),
+    ("0,125 kWh of 2,5 liters", "zero point one two five kilowatt hours of two point five liters"),
+    ("20,5-22,5 °C", "twenty point five to twenty-two point five degrees Celsius"),
+    ("1,234 km", "one thousand two hundred thirty-four kilometers"),
+    ("Rows 1,2 and 3", "Rows one, two and three"),
+    ("at 12：12", "at twelve twelve"),
+    ("１２．５％ ＋ １２，３４５", "twelve point five percent plus twelve thousand three hundred forty-five"),
+    ("2 * 3 = 6", "two times three equals six"),
+    ("4 m*3 m", "four meters times three meters"),
+    ("2 ** 3", "two to the power of three"),
+    ("**2** of 3", "two of three"),
     ("It is 24°C.", "It is twenty-four degrees Celsius."),
     ("Set to 21.5 degrees", "Set to twenty-one point five degrees"),
     ("Outside it is -5°C now.", "Outside it is minus five degrees Celsius now."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
 from models.engines.base import Audio
 from models.engines.tts.espeak import SpeechFailed
@@ -147,3 +148,16 @@ def test_each_language_has_its_voice() -> None:
         list(core.speak(clause, never))
     assert voices["zh"].chunks > 0
     assert voices["en"].chunks == 0
+
+
+@pytest.mark.parametrize("text", ["🙂", "---", "...", "[1]", "* \n"])
+def test_a_reply_that_normalises_to_nothing_is_a_short_sentence(text: str) -> None:
+    assert [c.spoken for c in reply(stage(), delta(text), delta("", last=True))] == ["I have no answer to that."]
+    assert [c.spoken for c in reply(stage(), delta(text, language="zh", last=True))] == ["这个我答不上来。"]
+
+
+def test_a_reply_without_text_or_with_words_gets_no_such_sentence() -> None:
+    core = stage()
+    assert [c.spoken for c in reply(core, delta("", last=True))] == [""]
+    said = reply(core, delta("Done. ", turn_id=2), delta("🙂", turn_id=2), delta("", turn_id=2, last=True))
+    assert [c.spoken for c in said if c.spoken] == ["Done."]
