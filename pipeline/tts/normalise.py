@@ -7,6 +7,7 @@ import re
 from pipeline.frames import Language
 from pipeline.tts import normalise_en as spoken_en
 from pipeline.tts import normalise_zh as spoken_zh
+from pipeline.tts import units_en, units_zh
 
 _PUNCTUATION = frozenset("！（），：；？")
 """Full-width signs that stay: they mark clauses in Chinese."""
@@ -57,8 +58,8 @@ _MARKUP: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 _MEASURED = sorted(
-    {*spoken_en.UNITS, *(word for names in spoken_en.UNITS.values() for word in names), *spoken_en.CURRENCIES}
-    | {*spoken_zh.UNITS, *spoken_zh.UNITS.values(), *spoken_zh.CURRENCIES, "%", "度"},
+    {*units_en.UNITS, *(word for names in units_en.UNITS.values() for word in names), *units_en.CURRENCIES}
+    | {*units_zh.UNITS, *units_zh.UNITS.values(), *units_zh.CURRENCIES, "%", "度"},
     key=len,
     reverse=True,
 )
