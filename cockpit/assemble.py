@@ -16,7 +16,8 @@ from cockpit.profile.memory_plan import KV_SESSIONS, device_memory_bytes, plan_o
 from cockpit.profile.runnable import require_runnable
 from cockpit.profile.sections import Profile
 from cockpit.runtime import Parts, Sink
-from cockpit.scheduling.engine_turns import ChainRecognizer, ChainVoice, EngineTurns
+from cockpit.scheduling.engine_turns import ChainRecognizer, ChainVoice, EngineTurns, GuidanceVoice
+from cockpit.scheduling.guidance_lease import guidance_lease
 from cockpit.scheduling.measured_memory import Growth, PeaksFile, lane_peaks
 from cockpit.scheduling.placements import EnginePlacements, engine_placements
 from cockpit.scheduling.service import SchedulingPlan, SchedulingService, open_service
@@ -32,6 +33,7 @@ from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler
 from pipeline.dialogue.manager import DialogueManager
 from pipeline.endpointing.endpointer import Endpointer
 from pipeline.frames import Language
+from pipeline.guidance import GuidanceStage
 from pipeline.nlu.lexicon import hotwords
 from pipeline.trace import NullTracer, Tracer
 from pipeline.tts.stage import TtsStage
@@ -193,6 +195,7 @@ class _Loading:
         recogniser = ChainRecognizer(engines.recogniser, engines.asr_turns)
         asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
         tts = TtsStage({name: ChainVoice(voice, engines.tts_turns) for name, voice in engines.voices.items()})
+        guidance = self.guidance(engines, tracer)
         scheduler: LlmScheduler = UNSCHEDULED
         warm_ups, on_wake = None, _nothing
         if self.service is not None:
@@ -203,8 +206,18 @@ class _Loading:
             _timed("prefix", self.announce, lambda: dialogue.warm_up(scheduler))
         self.placements.seal()
         wake = open_wake(profile.wake, models.folders, on_wake)
-        parts = Parts(endpointer, asr, dialogue, tts, sink, generations, tracer, scheduler, wake)
+        parts = Parts(endpointer, asr, dialogue, tts, sink, generations, tracer, scheduler, wake, guidance)
         return Assembly(parts, turn_ids, engines, self.placements, self.service, warm_ups)
+
+    def guidance(self, engines: Engines, tracer: Tracer) -> GuidanceStage:
+        """Navigation's own prompts, on the chain's voices and under leases of navigation where there is an arbiter."""
+        section = self.profile.guidance
+        voices: dict[Language, Voice] = {
+            name: GuidanceVoice(voice, engines.tts_turns) for name, voice in engines.voices.items()
+        }
+        lease = guidance_lease(self.service)
+        cache_bytes = section.cache_mb << 20
+        return GuidanceStage(voices, over_reply=section.over_reply, lease=lease, cache_bytes=cache_bytes, tracer=tracer)
 
     def engines(self) -> Engines:
         """The models, warm."""

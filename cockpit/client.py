@@ -5,6 +5,7 @@
     for piece in cockpit.chat_stream("Tell me about Munich", task="dialogue", session="front-seat"):
         print(piece, end="", flush=True)
     wav = cockpit.speech("In 200 metres turn left", language="en")
+    cockpit.guide("In 200 metres turn left", manoeuvre="exit-12", deadline_ms=3000)  # aloud, in the car
 
 A `CockpitError` says what the server said: `status` of HTTP, `code` for programs, and a text for people.
 """
@@ -69,6 +70,16 @@ class Cockpit:
         with self._send("POST", "/v1/audio/speech", {"input": text, **fields}) as response:
             return response.read()
 
+    def guide(
+        self, text: str, *, language: str | None = None, manoeuvre: str | None = None, deadline_ms: int | None = None
+    ) -> int:
+        """Speak a prompt of navigation in the car, over whatever else is said; returns its id at once. It is dropped
+        where it cannot begin before the deadline, or a newer one for the same manoeuvre comes.
+        """
+        fields = {"text": text, "language": language, "manoeuvre": manoeuvre, "deadline_ms": deadline_ms}
+        body = {name: value for name, value in fields.items() if value is not None}
+        return int(self.ask("POST", "/v1/guidance", body)["id"])
+
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Any request with a JSON answer, such as ask("GET", "/health")."""
         with self._send(method, path, body) as response:
@@ -83,7 +94,7 @@ class Cockpit:
         except OSError as error:
             connection.close()
             raise CockpitError(0, "unreachable", f"no answer on {self._path} ({error}): is Cockpit running?") from error
-        if response.status != 200:
+        if not 200 <= response.status < 300:
             with response:
                 raise _refusal(response.status, response.read())
         return response

@@ -35,7 +35,10 @@ from pipeline.endpointing.endpointer import Endpointer
 from pipeline.frames import (
     SAMPLE_RATE_HZ,
     AudioFrame,
+    GuidancePrompt,
     Language,
+    OverReply,
+    PromptFrame,
     SpeechFrame,
     SpokenClause,
     TextDelta,
@@ -43,6 +46,7 @@ from pipeline.frames import (
     TurnFailed,
     Utterance,
 )
+from pipeline.guidance import GuidanceStage
 from pipeline.trace import Tracer
 from pipeline.tts.stage import TtsStage
 from pipeline.turn_log import TurnLog, TurnRecord
@@ -75,6 +79,24 @@ class Sink(Protocol):
 
     def duck(self, quiet: bool) -> None:
         """Play more quietly for a while: somebody speaks, and it is not known yet whether the reply must stop."""
+        ...
+
+    def prompt(self, frame: PromptFrame) -> int:
+        """Take one frame of a prompt of guidance, from one thread of its own; prompts sound one after another. Returns
+        the monotonic ns at which its first sample goes out, `STALE` when the prompt was stopped.
+        """
+        ...
+
+    def stop_prompt(self) -> int:
+        """Silence the prompt that sounds, at once; returns its id, -1 where none does. Replies go on."""
+        ...
+
+    def prompting(self) -> bool:
+        """True while a prompt sounds, or waits for the end of a clause."""
+        ...
+
+    def prompt_wait_ns(self, over_reply: OverReply) -> int:
+        """How long a prompt that is handed in now waits for others before it, and in "queue" for the running clause."""
         ...
 
     def speaking(self) -> bool:
@@ -113,6 +135,18 @@ class NullSink:
     def duck(self, quiet: bool) -> None:
         return None
 
+    def prompt(self, frame: PromptFrame) -> int:
+        return time.monotonic_ns()
+
+    def stop_prompt(self) -> int:
+        return -1
+
+    def prompting(self) -> bool:
+        return False
+
+    def prompt_wait_ns(self, over_reply: OverReply) -> int:
+        return 0
+
     def speaking(self) -> bool:
         return False
 
@@ -136,6 +170,7 @@ class Parts:
     tracer: Tracer
     scheduler: LlmScheduler = field(default_factory=UnscheduledLlm)
     wake: WakeStage = field(default_factory=AlwaysAwake)
+    guidance: GuidanceStage = field(default_factory=lambda: GuidanceStage({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +275,9 @@ class Runtime:
             thread = threading.Thread(target=self._stage, args=(name, inbox, work, outbox), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
+        guidance = threading.Thread(target=self._guide, name="guidance", daemon=True)
+        self._threads.append(guidance)
+        guidance.start()
 
     def listen(self, source: Iterable[AudioFrame]) -> None:
         """Feed one source to its end. Returns when its frames are taken, not when its turns are answered.
@@ -261,6 +299,14 @@ class Runtime:
         self.turn_log.open(turn_id, generation).decided_ns = now_ns
         self.edges.transcripts.put(Transcript(turn_id, generation, 0, "final", text, language, 0.0, now_ns))
 
+    def guide(self, prompt: GuidancePrompt) -> int:
+        """Speak a prompt of guidance beside whatever else is said; returns its id at once. Any thread.
+
+        It opens no turn and enters no dialogue. See pipeline.guidance for what is dropped. Raises InputError for a
+        prompt that cannot be spoken, PromptOutdated and GuidanceEnded.
+        """
+        return self.parts.guidance.submit(prompt)
+
     def wait_idle(self, timeout_s: float = 60.0) -> bool:
         """Wait until every frame handed in is processed and every turn is answered; False after `timeout_s`.
 
@@ -277,6 +323,7 @@ class Runtime:
     def stop(self) -> list[TurnRecord]:
         """Close the first edge, let the stages drain in order, close the sink. Raises StageFailed."""
         self.edges.frames.close()
+        self.parts.guidance.close()
         for thread in self._threads:
             thread.join(timeout=30.0)
         self.parts.sink.close()
@@ -287,6 +334,8 @@ class Runtime:
         """End at once: nothing more is done or said, what waits is forgotten. Never raises StageFailed."""
         self._aborted = True
         self._cancel_replies("abort")
+        self.parts.guidance.close()
+        self.parts.guidance.stop(self.parts.sink)
         for edge in self.edges.all():
             edge.close()
         for thread in self._threads:
@@ -296,6 +345,11 @@ class Runtime:
     def _raise_failure(self) -> None:
         if self.failed is not None:
             raise self.failed
+
+    def _guide(self) -> None:
+        """The thread of guidance: beside the stages, and never waiting for one."""
+        while self.parts.guidance.step(self.parts.sink, IDLE_S):
+            pass
 
     def _stage(self, name: str, inbox: Channel[Any], work: Callable[[Any], None], outbox: Channel[Any] | None) -> None:
         idle_s = 0.0
@@ -493,6 +547,7 @@ class Runtime:
         """Barge-in while a reply sounds or is being made: quieter at once, and stopped when it is no backchannel."""
         endpointer = self.parts.endpointer
         speech_ms = endpointer.speech_ms
+        self.parts.guidance.attend(self.parts.sink, speech_ms, LONGEST_MS)
         over = speech_ms >= endpointer.config.barge_in_ms and self._answering()
         if over and speech_ms > LONGEST_MS and endpointer.speech_started:
             self._interrupt(

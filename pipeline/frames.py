@@ -17,6 +17,9 @@ SAMPLE_RATE_HZ = 16_000
 
 Language = Literal["en", "zh"]
 Status = Literal["done", "refused", "failed"]
+OverReply = Literal["interrupt", "duck", "queue"]
+"""What a prompt of guidance does to a reply: it stops until the prompt is over and goes on at its clause; it goes on
+quietly; the prompt waits for the end of the running clause."""
 
 
 # --- microphone or WAV -> endpointer -------------------------------------------------------------------------------
@@ -149,4 +152,32 @@ class SpeechFrame:
     captured_ns: int
     clause_index: int = 0
     text: str = ""
+    last: bool = False
+
+
+# --- the head unit's navigation -> guidance --------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class GuidancePrompt:
+    """Something that navigation says by itself. It opens no turn and has no generation: no barge-in outdates it.
+
+    `manoeuvre`: a newer prompt for the same one takes the place of one that waits; empty for none. `deadline_ns`:
+    monotonic; not begun by then it is not spoken. `captured_ns`: monotonic time of its arrival.
+    """
+
+    text: str
+    language: Language
+    captured_ns: int
+    manoeuvre: str = ""
+    deadline_ns: int | None = None
+
+
+# --- guidance -> speaker or WAV --------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class PromptFrame:
+    """Audio of one prompt. `samples`: float32 (n,) in [-1, 1] at `sample_rate_hz`; `last` closes the prompt."""
+
+    prompt_id: int
+    samples: NDArray[np.float32]
+    sample_rate_hz: int
+    over_reply: OverReply
     last: bool = False

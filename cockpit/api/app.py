@@ -20,21 +20,26 @@ from starlette.routing import Route
 
 from cockpit.api import chat
 from cockpit.api.errors import ApiError, invalid, of_validation
-from cockpit.api.grants import Client, Grants
+from cockpit.api.grants import NS_PER_MS, Client, Grants
 from cockpit.api.schema import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
     Generated,
+    GuidanceRequest,
     SpeechRequest,
     TokenizeRequest,
 )
 from cockpit.api.speech import SpeechService, pcm16, samples_of, wav_of
 from cockpit.api.text import Finished, Generation, Piece, TextRequest, TextService
+from cockpit.arbiter.config import NAVIGATION
 from models.engines.base import Audio
 from models.engines.llm.sampling import Sampling, TokenChance
 from models.engines.llm.tokenizer import TextTokenizer
+from models.errors import InputError
 from pipeline import json_codec
+from pipeline.frames import GuidancePrompt, Language
+from pipeline.guidance import GuidanceEnded, PromptOutdated
 
 MOST_BODY_BYTES = 4 << 20
 MOST_UPLOAD_BYTES = 64 << 20
@@ -59,6 +64,8 @@ class Services:
     grants: Grants
     health: Callable[[], Mapping[str, Any]]
     client_of: Callable[[Request], Client] = field(default=_nobody)
+    guide: Callable[[GuidancePrompt], int] | None = None
+    """Speaks a prompt of guidance and returns its id; None where nobody would hear it."""
     started_s: int = field(default_factory=lambda: int(time.time()))
 
     def text(self, model: str | None) -> tuple[str, TextService]:
@@ -81,6 +88,7 @@ def application(services: Services) -> Starlette:
             Route("/v1/completions", _answered(services, routes.completion), methods=["POST"]),
             Route("/v1/audio/transcriptions", _answered(services, routes.transcription), methods=["POST"]),
             Route("/v1/audio/speech", _answered(services, routes.speech), methods=["POST"]),
+            Route("/v1/guidance", _answered(services, routes.guidance), methods=["POST"]),
             Route("/v1/models", _answered(services, routes.models), methods=["GET"]),
             Route("/v1/models/{name}", _answered(services, routes.model), methods=["GET"]),
             Route("/tokenize", _answered(services, routes.tokenize), methods=["POST"]),
@@ -235,7 +243,7 @@ class _Routes:
         body = await _body(request, SpeechRequest)
         service = self._speech()
         self._services.grants.place(body, self._services.client_of(request))
-        language = body.language or ("zh" if any("㐀" <= c <= "鿿" for c in body.input) else "en")
+        language = body.language or _language(body.input)
         if language not in service.voices:
             raise invalid(f"no voice for {language!r} here: {', '.join(service.voices)}", "language")
         rate_hz = service.voices[language].sample_rate_hz
@@ -247,6 +255,26 @@ class _Routes:
             return Response(wav_of(made, rate_hz), media_type="audio/wav", headers=headers)
         first = await asyncio.to_thread(next, chunks, None)
         return StreamingResponse(_pcm(first, chunks, gone), media_type="audio/pcm", headers=headers)
+
+    async def guidance(self, request: Request) -> Response:
+        arrived_ns = time.monotonic_ns()
+        body = await _body(request, GuidanceRequest)
+        self._services.grants.require(NAVIGATION, self._services.client_of(request))
+        if self._services.guide is None:
+            raise ApiError(409, "no_speaker", "nobody would hear it: this process runs without voice (--no-voice)")
+        deadline_ns = None if body.deadline_ms is None else arrived_ns + body.deadline_ms * NS_PER_MS
+        prompt = GuidancePrompt(
+            body.text, body.language or _language(body.text), arrived_ns, body.manoeuvre or "", deadline_ns
+        )
+        try:
+            prompt_id = self._services.guide(prompt)
+        except PromptOutdated as error:
+            raise ApiError(410, "outdated", str(error), "deadline_ms") from error
+        except GuidanceEnded as error:
+            raise ApiError(503, "stopped", str(error), retry_after_s=5) from error
+        except InputError as error:
+            raise invalid(str(error), "text") from error
+        return _json({"id": prompt_id, "object": "guidance.prompt"}, 202)
 
     def _speech(self) -> SpeechService:
         if self._services.speech is None:
@@ -285,6 +313,10 @@ class _Routes:
     async def health(self, request: Request) -> Response:
         active = {name: service.active for name, service in self._services.texts.items()}
         return _json({"status": "ok", "requests": active, **self._services.health()})
+
+
+def _language(text: str) -> Language:
+    return "zh" if any("\u3400" <= sign <= "\u9fff" for sign in text) else "en"
 
 
 def _known(tokens: list[int], tokenizer: TextTokenizer, field_name: str) -> tuple[int, ...]:

@@ -62,6 +62,14 @@ class Grants:
         deadline_ns = None if body.deadline_ms is None else time.monotonic_ns() + body.deadline_ms * NS_PER_MS
         return Placement(task, deadline_ns)
 
+    def require(self, task: str, client: Client) -> None:
+        """Raises ApiError (403) where `task` is not granted to this client."""
+        if task not in self.of(client):
+            granted = ", ".join(self.of(client)) or "nothing"
+            raise ApiError(
+                403, "not_granted", f"the profile grants {client.name} {granted}, not {task}: add it to api.grants"
+            )
+
     def _named(self, name: str, granted: Sequence[str], client: Client) -> str:
         task = name if name in self._tasks else f"{name}_task"
         if task not in self._tasks:

@@ -209,6 +209,18 @@ class SpeechRequest(Placed):
     """Only 1: the voice's own rate is the profile's to set."""
 
 
+class GuidanceRequest(Body):
+    """POST /v1/guidance: a prompt of the head unit's navigation."""
+
+    text: Annotated[str, Field(min_length=1, max_length=300)]
+    language: Literal["en", "zh"] | None = None
+    """By its letters where it is not given."""
+    manoeuvre: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """A newer prompt for the same manoeuvre takes the place of one that still waits."""
+    deadline_ms: Annotated[int, Field(ge=1, le=3_600_000)] | None = None
+    """From arrival; a prompt that has not begun by then is not spoken."""
+
+
 class TokenizeRequest(Body):
     """POST /tokenize. add_special: put the model's start token first."""
 

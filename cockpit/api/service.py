@@ -19,6 +19,8 @@ from cockpit.scheduling.llm_lease import LaneLlmScheduler, TaskLane
 from cockpit.scheduling.service import SchedulingService
 from cockpit.scheduling.voice_task import must_bind
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler
+from pipeline.frames import GuidancePrompt
+from pipeline.guidance import GuidanceStage
 
 _ALONE: Mapping[str, int] = {DIALOGUE: 5}
 """The tasks of a profile that names none: nothing is shared out, and every request is the same."""
@@ -37,8 +39,13 @@ class Api:
         self.text.close()
 
 
-def open_api(profile: Profile, assembly: Assembly, path: Path) -> Api:
-    """Serve the assembled models on the socket `path`, as `profile.api` says. Raises StartupError."""
+def open_api(
+    profile: Profile, assembly: Assembly, path: Path, guide: Callable[[GuidancePrompt], int] | None = None
+) -> Api:
+    """Serve the assembled models on the socket `path`, as `profile.api` says. Raises StartupError.
+
+    guide: see Services.
+    """
     section, service = profile.api, assembly.service
     token = None if section.token_file is None else read_token(section.token_file)
     text = TextService(
@@ -52,7 +59,13 @@ def open_api(profile: Profile, assembly: Assembly, path: Path) -> Api:
         engines.recogniser, engines.voices, profile.asr.languages, engines.asr_turns, engines.tts_turns
     )
     tasks = _ALONE if service is None else {name: task.priority for name, task in service.config.tasks.items()}
-    services = Services({profile.llm.model: text}, speech, Grants(tasks, section.grants), _health(service))
+    services = Services(
+        {profile.llm.model: text},
+        speech,
+        Grants(tasks, section.grants),
+        _health(service, assembly.parts.guidance),
+        guide=guide,
+    )
     try:
         server = ApiServer.open(services, path, group=section.group, port=section.port, token=token)
         server.start()
@@ -80,13 +93,14 @@ def _nothing() -> None:
     return None
 
 
-def _health(service: SchedulingService | None) -> Callable[[], dict[str, Any]]:
+def _health(service: SchedulingService | None, guidance: GuidanceStage) -> Callable[[], dict[str, Any]]:
     """What `/health` says of the process."""
 
     def health() -> dict[str, Any]:
+        spoken = {"guidance": guidance.counts().as_json()}
         if service is None:
-            return {"degraded": False, "paused": []}
+            return {"degraded": False, "paused": [], **spoken}
         status = service.dispatcher.status(verbose=False)
-        return {"degraded": status.degraded.active, "paused": list(status.degraded.paused)}
+        return {"degraded": status.degraded.active, "paused": list(status.degraded.paused), **spoken}
 
     return health

@@ -11,6 +11,8 @@ from typing import Literal
 
 DIALOGUE = "dialogue_task"
 """The task that the voice chain's language model runs as."""
+NAVIGATION = "navigation_task"
+"""The task that guidance's prompts are made as."""
 SPEECH = "speech_task"
 """The task whose widest lane recognition and voices run in on a GPU. They cannot yield in time, so they get clusters of
 their own; a profile without this task puts them beside the dialogue."""

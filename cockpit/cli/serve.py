@@ -51,20 +51,22 @@ def serve(
     section = load_profile(profile).profile.api
     path = socket or (default_api_socket() if section.socket == "auto" else Path(section.socket))
     if voice:
-        beside = partial(_serving, path=path)
+        beside = partial(_serving, path=path, audible=True)
         microphone(profile, trace, as_json=False, api_texts=section.requests, beside=beside)
     else:
         with (
             talking(profile, NullSink(), trace, live=True, quiet=False, api_texts=section.requests) as quiet,
-            _serving(quiet, path),
+            _serving(quiet, path, audible=False),
         ):
             threading.Event().wait()
 
 
 @contextmanager
-def _serving(talk: Talk, path: Path) -> Iterator[None]:
-    """The API around the body. It ends before the engines do, also when a signal comes meanwhile."""
-    api = open_api(talk.profile, talk.assembly, path)
+def _serving(talk: Talk, path: Path, *, audible: bool) -> Iterator[None]:
+    """The API around the body. It ends before the engines do, also when a signal comes meanwhile. audible: whether
+    somebody hears what guidance says.
+    """
+    api = open_api(talk.profile, talk.assembly, path, talk.runtime.guide if audible else None)
     try:
         port = "" if api.server.port is None else f" and http://127.0.0.1:{api.server.port}/v1"
         typer.echo(f"serving {path}{port}; Ctrl-C ends it")
@@ -84,18 +86,36 @@ def send(
     deadline_ms: Annotated[int | None, typer.Option("--deadline-ms", help="Give up after so long.", min=1)] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="The answer is cut here.", min=1)] = 256,
     speak: Annotated[Path | None, typer.Option("--speak", help="Speak the text into this WAV file.")] = None,
+    guidance: Annotated[
+        bool, typer.Option("--guidance", help="The text is a prompt of navigation: speak it in the car now.")
+    ] = False,
+    manoeuvre: Annotated[
+        str | None, typer.Option("--manoeuvre", help="With --guidance: a newer prompt for it replaces one that waits.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the whole answer as one JSON object.")] = False,
 ) -> None:
-    """Ask a running `cockpit serve`: the answer is printed as it is made."""
+    """Ask a running `cockpit serve`: the answer is printed as it is made. Or hand it a prompt of navigation."""
     said = text if text is not None else sys.stdin.read()
     if not said.strip():
         raise InputError("nothing to send: give a text, or pipe one in")
+    if manoeuvre is not None and not guidance:
+        raise InputError("--manoeuvre goes with --guidance")
+    if guidance and (task is not None or session is not None or speak is not None):
+        raise InputError(
+            "--guidance is always navigation's and spoken in the car: leave --task, --session, --speak out"
+        )
     wanted = {"task": task, "session": session, "deadline_ms": deadline_ms}
     fields = {name: value for name, value in wanted.items() if value is not None}
     path = socket or Path(os.environ.get("COCKPIT_API_SOCKET", default_api_socket()))
     client = Cockpit(str(path))
     try:
-        if speak is not None:
+        if guidance:
+            prompt_id = client.guide(said.strip(), manoeuvre=manoeuvre, deadline_ms=deadline_ms)
+            if json:
+                print_json({"id": prompt_id})
+            else:
+                typer.echo(f"prompt {prompt_id} is taken")
+        elif speak is not None:
             speak.write_bytes(client.speech(said, **{name: fields[name] for name in fields if name != "session"}))
         elif json:
             body = {"messages": [{"role": "user", "content": said}], "max_tokens": max_tokens, **fields}

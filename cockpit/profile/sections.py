@@ -15,7 +15,7 @@ from cockpit.profile.orchestration import OrchestrationSection, TaskSection
 from cockpit.profile.units import Duration, between
 from pipeline.endpointing.endpointer import EndpointConfig
 from pipeline.endpointing.wake_word import WakeConfig
-from pipeline.frames import SAMPLE_RATE_HZ, Language
+from pipeline.frames import SAMPLE_RATE_HZ, Language, OverReply
 
 Threads = Annotated[int, Field(strict=True, ge=1, le=64)]
 Probability = Annotated[float, Field(strict=True, gt=0.0, lt=1.0)]
@@ -244,6 +244,16 @@ class NavigationSection(Section):
     """The head unit's own place list (.gpkg, .csv or .jsonl), beside the one that ships: see docs/places.md."""
 
 
+class GuidanceSection(Section):
+    """The prompts that the head unit's navigation hands in."""
+
+    over_reply: OverReply = "interrupt"
+    """What a prompt does to a reply. `interrupt`: it stops, and goes on after the prompt with the clause that was cut.
+    `duck`: it goes on quietly. `queue`: the prompt waits for the end of the clause."""
+    cache_mb: Annotated[int, Field(strict=True, ge=0, le=256)] = 16
+    """Memory for prompts' clauses that were spoken before (a second takes 86 KB). 0: each is made anew."""
+
+
 class PrivacySection(Section):
     """What is kept on disk of what was heard and said: nothing. Storing is not built yet, so a profile that asks for it
     does not start. (`--out` and `--trace` of a command write what their user asks for.)"""
@@ -276,6 +286,7 @@ class Profile(Section):
     tts: TtsSection = TtsSection()
     vehicle: VehicleSection = VehicleSection()
     navigation: NavigationSection = NavigationSection()
+    guidance: GuidanceSection = GuidanceSection()
     privacy: PrivacySection = PrivacySection()
     wake: WakeSection = WakeSection()
     control: ControlSection = ControlSection()

@@ -67,7 +67,7 @@ class SampleRing:
 
     def write(self, samples: Audio) -> int:
         """Copy in as much of float32 (n,) as there is room for; returns how many. Writer only."""
-        count = min(len(samples), self.capacity - len(self))
+        count = min(len(samples), self._room())
         start = self.written % self.capacity
         head = min(count, self.capacity - start)
         self._buffer[start : start + head] = samples[:head]
@@ -88,3 +88,44 @@ class SampleRing:
     def skip_to(self, position: int) -> None:
         """Forget everything before stream position `position` (never moves back). Reader only."""
         self.consumed = max(self.consumed, min(position, self.written))
+
+    def _room(self) -> int:
+        return self.capacity - len(self)
+
+
+class ReplyRing(SampleRing):
+    """A ring whose reader may go back: what was read from `kept` on is not written over, up to half of the ring."""
+
+    def __init__(self, capacity_samples: int) -> None:
+        super().__init__(capacity_samples)
+        self.kept = 0
+        """The writer's: from here on the reader may go back to."""
+        self._furthest = 0
+
+    @property
+    def furthest(self) -> int:
+        """The highest position that was ever read to."""
+        return max(self._furthest, self.consumed)
+
+    def rewind_to(self, position: int) -> None:
+        """Read again from `position`, or from the oldest sample that is still there. Reader only."""
+        self._furthest = max(self._furthest, self.consumed)
+        self.consumed = max(min(position, self.consumed), self.written - self.capacity)
+
+    def _room(self) -> int:
+        kept = min(self.consumed, max(self.kept, self.consumed - self.capacity // 2))
+        return self.capacity - (self.written - kept)
+
+
+class PromptRing(SampleRing):
+    """A ring whose reader may mix instead of copying."""
+
+    def add_to(self, out: Audio) -> int:
+        """Add what waits to the front of float32 (n,); returns how many samples. Reader only."""
+        count = min(len(out), len(self))
+        start = self.consumed % self.capacity
+        head = min(count, self.capacity - start)
+        out[:head] += self._buffer[start : start + head]
+        out[head:count] += self._buffer[: count - head]
+        self.consumed += count
+        return count

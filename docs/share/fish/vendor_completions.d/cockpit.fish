@@ -58,6 +58,8 @@ complete -c cockpit -n '__cockpit_at "cockpit send"' -l session -r -d 'A dialogu
 complete -c cockpit -n '__cockpit_at "cockpit send"' -l deadline-ms -r -d 'Give up after so long.'
 complete -c cockpit -n '__cockpit_at "cockpit send"' -l max-tokens -r -d 'The answer is cut here.'
 complete -c cockpit -n '__cockpit_at "cockpit send"' -l speak -r -F -d 'Speak the text into this WAV file.'
+complete -c cockpit -n '__cockpit_at "cockpit send"' -l guidance -d 'The text is a prompt of navigation: speak it in the car now.'
+complete -c cockpit -n '__cockpit_at "cockpit send"' -l manoeuvre -r -d 'With --guidance: a newer prompt for it replaces one that waits.'
 complete -c cockpit -n '__cockpit_at "cockpit send"' -l json -d 'Print the whole answer as one JSON object.'
 complete -c cockpit -n '__cockpit_at "cockpit send"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit places"' -a 'build' -d 'Check a place file and keep its index, so that the next start with it is fast (100,000 names: about 15 s).'
