@@ -58,6 +58,9 @@ class TrackedPlacement:
     def read(self, buffer: Buffer) -> NDArray[Any]:
         return self.inner.read(buffer)
 
+    def copy(self, source: Buffer, target: Buffer) -> None:
+        self.inner.copy(source, target)
+
     def __getattr__(self, name: str) -> Any:
         """What the inner placement has beyond the contract."""
         return getattr(self.inner, name)

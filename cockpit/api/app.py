@@ -68,6 +68,10 @@ class Services:
     """Speaks a prompt of guidance and returns its id; None where nobody would hear it."""
     started_s: int = field(default_factory=lambda: int(time.time()))
 
+    def stats(self) -> dict[str, Any]:
+        """What `/v1/stats` and `o3ctl status --json` show of the language models, by name."""
+        return {"models": {name: service.shown() for name, service in self.texts.items()}}
+
     def text(self, model: str | None) -> tuple[str, TextService]:
         """A language model by name. Raises ApiError (404)."""
         name = next(iter(self.texts)) if model is None else model
@@ -93,6 +97,7 @@ def application(services: Services) -> Starlette:
             Route("/v1/models/{name}", _answered(services, routes.model), methods=["GET"]),
             Route("/tokenize", _answered(services, routes.tokenize), methods=["POST"]),
             Route("/detokenize", _answered(services, routes.detokenize), methods=["POST"]),
+            Route("/v1/stats", _answered(services, routes.stats), methods=["GET"]),
             Route("/health", _answered(services, routes.health), methods=["GET"]),
         ],
         exception_handlers={HTTPException: _http_error},  # type: ignore[dict-item]
@@ -313,6 +318,10 @@ class _Routes:
     async def health(self, request: Request) -> Response:
         active = {name: service.active for name, service in self._services.texts.items()}
         return _json({"status": "ok", "requests": active, **self._services.health()})
+
+    async def stats(self, request: Request) -> Response:
+        shown = await asyncio.to_thread(self._services.stats)
+        return _json({"object": "stats", **shown})
 
 
 def _language(text: str) -> Language:

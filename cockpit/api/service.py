@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 from cockpit.api.app import Services
 from cockpit.api.grants import Grants
 from cockpit.api.server import ApiServer, read_token
+from cockpit.api.sessions import SessionPool
 from cockpit.api.speech import SpeechService
 from cockpit.api.text import TextService
 from cockpit.arbiter.config import DIALOGUE
 from cockpit.assemble import Assembly
 from cockpit.profile.sections import Profile
-from cockpit.scheduling.llm_lease import LaneLlmScheduler, TaskLane
+from cockpit.scheduling.llm_lease import EvictedSessions, LaneLlmScheduler, TaskLane
 from cockpit.scheduling.service import SchedulingService
 from cockpit.scheduling.voice_task import must_bind
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler
@@ -32,11 +34,40 @@ class Api:
 
     server: ApiServer
     text: TextService
+    _forgetting: _Forgetting | None
 
     def close(self) -> None:
         """Take no more requests, cancel those that run. Before the assembly is closed."""
         self.server.stop()
+        if self._forgetting is not None:
+            self._forgetting.stop()
         self.text.close()
+
+
+class _Forgetting:
+    """Gives the memory of idle texts back as soon as the arbiter evicts them, in a thread of its own. Texts in use are
+    forgotten by the request that uses them.
+    """
+
+    def __init__(self, pool: SessionPool, evicted: EvictedSessions) -> None:
+        self._pool = pool
+        self._evicted = evicted
+        self._wanted = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="api-memory", daemon=True)
+        evicted.listener = self._wanted.set
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._evicted.listener = bool
+        self._stopped = True
+        self._wanted.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._wanted.wait() and not self._stopped:
+            self._wanted.clear()
+            self._pool.forget_evicted(self._evicted.take)
 
 
 def open_api(
@@ -53,6 +84,7 @@ def open_api(
         _scheduler_of(service, assembly.engines.model.use if assembly.placements.llm is not None else None),
         most_running=section.requests,
         most_waiting=section.waiting,
+        parked_bytes=section.parked_mb << 20,
     )
     engines = assembly.engines
     speech = SpeechService(
@@ -72,7 +104,11 @@ def open_api(
     except BaseException:
         text.close()
         raise
-    return Api(server, text)
+    if service is None:
+        return Api(server, text, None)
+    if service.control is not None:
+        service.control.orders.beside = lambda: {"api": services.stats()}
+    return Api(server, text, _Forgetting(text.pool, service.evicted))
 
 
 def _scheduler_of(

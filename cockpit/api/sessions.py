@@ -1,81 +1,184 @@
-"""The texts that API requests run on: few caches for many dialogues, each request on the one that saves it most."""
+"""The texts that API requests run on: few caches for many dialogues, and no beginning is computed twice.
+
+A request takes a cache, then brings into it the longest beginning of its prompt that is cached anywhere: in another
+text, idle or at work, or parked in host memory. What a named dialogue had in that cache is parked first.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from cockpit.api.parked import ParkedStatus, ParkedTexts
 from models.engines.llm.session import LmSession
 from models.errors import InputError
 
+log = logging.getLogger("cockpit.api.sessions")
+
+LEAST_TOKENS = 16
+"""A shorter beginning is computed as fast as it is copied."""
 _WAIT_S = 0.1
 """How often a request that waits for a text looks whether it is still wanted."""
 
 
+def _nothing() -> None:
+    return None
+
+
 @dataclass(slots=True)
-class _Seat:
-    """One cache. owner: the dialogue that used it last, empty for a request without a name."""
+class Seat:
+    """One cache. owner: the dialogue that used it last, empty for a request without a name. displaced: the dialogue
+    whose text is still in it although another one has it now. shared: length of the beginning that its text and one
+    that differs after it have in common.
+    """
 
     session: LmSession
     owner: str = ""
+    displaced: str = ""
+    shared: int = 0
     busy: bool = True
     used: int = 0
 
 
-class SessionPool:
-    """At most `most` texts, opened when they are first needed. Thread-safe."""
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """The caches now. bytes: what their texts take; sessions: name, dialogue, cached tokens and whether a request runs.
 
-    def __init__(self, open_session: Callable[[], LmSession], most: int) -> None:
+    copied: beginnings that came from another text or from host memory.
+    """
+
+    open: int
+    busy: int
+    most: int
+    cached_tokens: int
+    bytes: int
+    copied: int
+    sessions: tuple[tuple[str, str, int, bool], ...]
+    parked: ParkedStatus
+
+
+class SessionPool:
+    """At most `most` texts, opened when they are first needed. Thread-safe.
+
+    parked_bytes: host memory for what lost its cache and for shared beginnings; 0: none.
+    """
+
+    def __init__(self, open_session: Callable[[], LmSession], most: int, parked_bytes: int = 0) -> None:
         self._open_session = open_session
         self._most = most
         self._changed = threading.Condition()
-        self._seats: list[_Seat] = []
+        self._seats: list[Seat] = []
         self._turn = 0
+        self._copied = 0
+        self.parked = ParkedTexts(parked_bytes)
 
     @contextmanager
-    def borrow(self, tokens: Sequence[int], owner: str, give_up: Callable[[], bool]) -> Iterator[LmSession | None]:
-        """A text for the body, by one thread at a time; None when `give_up` while all were busy.
+    def borrow(self, tokens: Sequence[int], owner: str, give_up: Callable[[], bool]) -> Iterator[Seat | None]:
+        """A cache for the body, by one thread at a time; None when `give_up` while all were busy.
 
-        A dialogue with a name gets its own text back, and waits for it while another of its requests runs. Others get
-        the idle one that shares the longest beginning with `tokens`, a new one while there may be more, and else the
-        one that was not used for the longest time.
+        A dialogue with a name gets its own back, and waits for it while another of its requests runs. Others get the
+        idle one that shares the longest beginning with `tokens`, a new one while there may be more, and else the one
+        that was not used for the longest time. Call `prepare` before it is written to.
         """
         seat = self._take(tokens, owner, give_up)
         if seat is None:
             yield None
             return
         try:
-            yield seat.session
+            yield seat
         finally:
             with self._changed:
                 seat.busy = False
                 self._changed.notify_all()
 
-    def _take(self, tokens: Sequence[int], owner: str, give_up: Callable[[], bool]) -> _Seat | None:
+    def prepare(self, seat: Seat, tokens: Sequence[int], at_boundary: Callable[[], None] = _nothing) -> int:
+        """Park what another dialogue had in this cache, then copy the longest beginning of `tokens` into it. Returns
+        how many tokens of it are cached then. Under the lease of the request, if there is one.
+        """
+        session = seat.session
+        continued = bool(seat.owner) and not seat.displaced
+        self._park_displaced(seat)
+        own, held = session.shares(tokens), session.cached
+        donor, theirs = self._donor(seat, tokens)
+        parked, kept = self.parked.best(tokens)
+        most = max(theirs, kept)
+        lengths = [(own, 0 if continued else held), (theirs, donor.cached if donor is not None else 0)]
+        lengths.append((kept, len(parked.tokens) if parked is not None else 0))
+        seat.shared = max((count for count, length in lengths if LEAST_TOKENS <= count < length), default=0)
+        if most >= own + LEAST_TOKENS:
+            try:
+                if parked is not None and kept == most:
+                    got = session.restore(parked, tokens, at_boundary=at_boundary)
+                else:
+                    assert donor is not None
+                    got = session.adopt(donor, tokens, at_boundary=at_boundary)
+                self._copied += got > own
+            except InputError as error:  # computed instead
+                log.warning("a beginning of %d tokens could not be copied: %s", most, error)
+        if seat.owner:
+            self.parked.back(seat.owner)
+        return session.shares(tokens)
+
+    def settle(self, seat: Seat) -> None:
+        """After the answer, still under the lease: what two different texts began with is kept for a third one."""
+        session, count = seat.session, seat.shared
+        prefix = session.tokens[:count]
+        if not count or session.cached < count or self.parked.covers(prefix):
+            return
+        if self.parked.takes(session.bytes_of(count), prefix=True):
+            self.parked.keep_prefix(session.park(count))
+
+    def forget_evicted(self, was_evicted: Callable[[str], bool]) -> None:
+        """Give back the memory of idle texts that the arbiter evicted. was_evicted: asked once for each name."""
+        with self._changed:
+            for seat in self._seats:
+                if not seat.busy and was_evicted(seat.session.name):
+                    seat.session.forget()
+                    seat.owner = seat.displaced = ""
+
+    def _park_displaced(self, seat: Seat) -> None:
+        name, seat.displaced = seat.displaced, ""
+        session = seat.session
+        if name and session.cached and self.parked.takes(session.bytes_of(session.cached)):
+            self.parked.park(name, session.park())
+
+    def _donor(self, own: Seat, tokens: Sequence[int]) -> tuple[LmSession | None, int]:
+        """The other text that has most of the beginning cached, and how much."""
+        others = [seat.session for seat in list(self._seats) if seat is not own]
+        shared = [(session.shares(tokens), session) for session in others]
+        count, session = max(shared, key=lambda pair: pair[0], default=(0, None))
+        return session, count
+
+    def _take(self, tokens: Sequence[int], owner: str, give_up: Callable[[], bool]) -> Seat | None:
         with self._changed:
             while not give_up():
                 seat = self._free(tokens, owner)
                 if seat is not None:
                     self._turn += 1
+                    if seat.owner != owner:
+                        seat.displaced = seat.displaced or seat.owner
                     seat.busy, seat.owner, seat.used = True, owner, self._turn
                     return seat
                 self._changed.wait(_WAIT_S)
             return None
 
-    def _free(self, tokens: Sequence[int], owner: str) -> _Seat | None:
+    def _free(self, tokens: Sequence[int], owner: str) -> Seat | None:
         own = next((seat for seat in self._seats if owner and seat.owner == owner), None)
         if own is not None:
             return None if own.busy else own
         idle = [seat for seat in self._seats if not seat.busy]
         nameless = [seat for seat in idle if not seat.owner]
-        best = max(nameless, key=lambda seat: (shared(seat.session, tokens), -seat.used), default=None)
-        if best is not None and shared(best.session, tokens) * 2 >= len(tokens):
+        best = max(nameless, key=lambda seat: (seat.session.shares(tokens), -seat.used), default=None)
+        if best is not None and best.session.shares(tokens) * 2 >= len(tokens):
             return best
         if len(self._seats) < self._most:
             try:
-                self._seats.append(_Seat(self._open_session()))
+                session = self._open_session()
+                session.name = f"api-{session.name}"  # as o3ctl shows it
+                self._seats.append(Seat(session))
                 return self._seats[-1]
             except InputError:  # a device has fewer slots than the profile allows texts
                 self._most = len(self._seats)
@@ -84,15 +187,25 @@ class SessionPool:
     def __len__(self) -> int:
         return len(self._seats)
 
+    def status(self) -> PoolStatus:
+        with self._changed:
+            seats = list(self._seats)
+            sessions = tuple((seat.session.name, seat.owner, seat.session.cached, seat.busy) for seat in seats)
+            return PoolStatus(
+                open=len(seats),
+                busy=sum(seat.busy for seat in seats),
+                most=self._most,
+                cached_tokens=sum(seat.session.cached for seat in seats),
+                bytes=sum(seat.session.body.bytes_for(seat.session.cached) for seat in seats),
+                copied=self._copied,
+                sessions=sessions,
+                parked=self.parked.status(),
+            )
+
     def close(self) -> None:
         """Give every cache back. No request may run."""
         with self._changed:
             for seat in self._seats:
                 seat.session.close()
             self._seats.clear()
-
-
-def shared(session: LmSession, tokens: Sequence[int]) -> int:
-    """How many tokens at the beginning of `tokens` the session has computed already."""
-    held = session.tokens[: min(session.cached, len(tokens))]
-    return next((i for i, token in enumerate(held) if token != tokens[i]), len(held))
+            self.parked.clear()

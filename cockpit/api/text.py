@@ -6,15 +6,15 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from cockpit.api.errors import ApiError, invalid
-from cockpit.api.sessions import SessionPool, shared
+from cockpit.api.sessions import Seat, SessionPool
+from cockpit.api.stats import TextStats
 from models.engines.base import TokenConstraint
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.sampling import Sampler, Sampling, TokenChance
-from models.engines.llm.session import LmSession
 from models.errors import InputError
 from pipeline.dialogue.llm_steps import LlmScheduler, fill
 
@@ -67,6 +67,7 @@ class Generation:
     request: TextRequest
     emit: Callable[[Piece | Finished | ApiError], None]
     arrived_ns: int
+    running: bool = False
     _cancelled: threading.Event = field(default_factory=threading.Event)
 
     def cancel(self) -> None:
@@ -91,7 +92,7 @@ class TextService:
     """Runs requests on one language model. `submit` may be called from any thread.
 
     scheduler_of: a new scheduler for a task, used by one thread. most_running: texts and threads; most_waiting: further
-    requests that may wait for one, more are refused.
+    requests that may wait for one, more are refused. parked_bytes: see SessionPool.
     """
 
     def __init__(
@@ -101,9 +102,11 @@ class TextService:
         *,
         most_running: int = 4,
         most_waiting: int = 16,
+        parked_bytes: int = 0,
     ) -> None:
         self.model = model
-        self.pool = SessionPool(model.open_session, most_running)
+        self.pool = SessionPool(model.open_session, most_running, parked_bytes)
+        self.stats = TextStats()
         self._scheduler_of = scheduler_of
         self._most = most_running + most_waiting
         self._threads = ThreadPoolExecutor(most_running, thread_name_prefix="api-text")
@@ -123,6 +126,7 @@ class TextService:
         generation = Generation(request, emit, time.monotonic_ns())
         with self._lock:
             if len(self._generations) >= self._most:
+                self.stats.refused(request.task)
                 raise ApiError(
                     429, "busy", f"{len(self._generations)} requests run or wait already; try again", retry_after_s=1
                 )
@@ -131,10 +135,25 @@ class TextService:
         return generation
 
     @property
+    def counts(self) -> tuple[int, int]:
+        """Requests that run, and that wait."""
+        with self._lock:
+            running = sum(generation.running for generation in self._generations.values())
+            return running, len(self._generations) - running
+
+    @property
     def active(self) -> int:
         """Requests that run or wait."""
         with self._lock:
             return len(self._generations)
+
+    def shown(self) -> dict[str, Any]:
+        """Requests, caches and what was measured per task, for JSON."""
+        running, waiting = self.counts
+        pool = asdict(self.pool.status())
+        names = ("session", "dialogue", "cached_tokens", "busy")
+        pool["sessions"] = [dict(zip(names, session, strict=True)) for session in pool["sessions"]]
+        return {"running": running, "waiting": waiting, "kv": pool, "tasks": self.stats.shown()}
 
     def close(self) -> None:
         """Cancel what runs, wait for it, give the caches back."""
@@ -160,29 +179,36 @@ class TextService:
 
     def _generate(self, generation: Generation) -> None:
         request = generation.request
-        with self.pool.borrow(request.prompt, request.session, generation.unwanted) as session:
-            if session is None:
+        with self.pool.borrow(request.prompt, request.session, generation.unwanted) as seat:
+            if seat is None:
+                self.stats.stopped(request.task)
                 raise _given_up(generation, "")
+            generation.running = True
             scheduler = self._scheduler_of(request.task)
             with scheduler.block(generation.unwanted):
-                finished = self._answer(generation, session, scheduler)
+                finished = self._answer(generation, seat, scheduler)
+                if finished is not None and not scheduler.stopped:
+                    self.pool.settle(seat)
             if finished is None:
+                self.stats.stopped(request.task)
                 raise _given_up(generation, scheduler.stopped)
             generation.tell(finished)
 
-    def _answer(self, generation: Generation, session: LmSession, scheduler: LlmScheduler) -> Finished | None:
+    def _answer(self, generation: Generation, seat: Seat, scheduler: LlmScheduler) -> Finished | None:
         """Prefill and decode; None when it was cut short."""
-        request = generation.request
+        request, session = generation.request, seat.session
+        most = min(request.most_tokens or session.capacity, session.capacity - len(request.prompt))
+        session.expect(len(request.prompt) + most)
 
         def over() -> bool:
             return generation.unwanted() or bool(scheduler.stopped)
 
-        cached = shared(session, request.prompt)
         steps = scheduler.on(session)
+        steps.at_prefill()  # copying is work too: in the task's turn, and after what was evicted is forgotten
         start_ns = time.monotonic_ns()
+        cached = 0 if over() else self.pool.prepare(seat, request.prompt, steps.at_prefill)
         fill(session, request.prompt, steps, cancelled=over)
         sampler = None if request.sampling.plain else Sampler(self.model.head, request.sampling)
-        most = min(request.most_tokens or session.capacity, session.capacity - len(request.prompt))
         tokens = session.generate(
             max_new_tokens=most,
             constraint=request.constraint,
@@ -190,6 +216,7 @@ class TextService:
             at_boundary=steps.at_token,
             choose=None if sampler is None else sampler.choose,
         )
+        self.stats.computed(request.task, len(request.prompt), cached)
         count, first_ns, last_ns = 0, 0, 0
         stream, text = self.model.tokenizer.stream(), _Stops(request.stops)
         for token in tokens:
@@ -206,7 +233,7 @@ class TextService:
         rest = "" if text.found else text.push(stream.finish()) + text.rest()
         if rest:
             generation.tell(Piece(rest))
-        return Finished(
+        finished = Finished(
             reason="length" if count >= most and not text.found else "stop",
             prompt_tokens=len(request.prompt),
             cached_tokens=cached,
@@ -215,6 +242,8 @@ class TextService:
             ttft_ms=((first_ns or time.monotonic_ns()) - generation.arrived_ns) / NS_PER_MS,
             tpot_ms=(last_ns - first_ns) / NS_PER_MS / (count - 1) if count > 1 else None,
         )
+        self.stats.finished(request.task, finished)
+        return finished
 
 
 def _given_up(generation: Generation, stopped: str) -> ApiError:

@@ -75,6 +75,9 @@ class Arbiter:
         self.ledger = self.memory.ledger
         self.table = self.memory.table
         self.latency = tuple(LatencyHistogram() for _ in self.tasks)
+        self.waited = tuple(LatencyHistogram() for _ in self.tasks)
+        self.per_token = tuple(LatencyHistogram() for _ in self.tasks)
+        self.tokens = [0] * len(self.tasks)
         self.running: list[Request | None] = [None] * len(self.tasks)
         self.running_bits = 0
         self.operator_paused = 0
@@ -179,6 +182,8 @@ class Arbiter:
         request.slice_ends_ns = now_ns + self._slas[task]
         request.lane = self._lane[task]
         if not request.degraded:
+            if request.judged:
+                self.waited[task].add(now_ns - request.submitted_ns)
             request.chunk_tokens = self._chunk
             request.draft_tokens = self._draft
             request.keep_ratio = self._keep
@@ -240,6 +245,7 @@ class Arbiter:
         task = request.task
         if request.state == RUNNING:
             if new_tokens:
+                request.tokens += new_tokens
                 self._generated(request, new_tokens, now_ns)
             self._leave_lane(task)
             self.memory.let_go(request, now_ns)
@@ -255,6 +261,7 @@ class Arbiter:
     def _generated(self, request: Request, new_tokens: int, now_ns: int) -> None:
         """Tell the token floor. Where its promise breaks under an arm that is tried, the safe one is taken back."""
         entered = self.floor.entered
+        self.tokens[request.task] += new_tokens
         self.floor.generated(request.task, new_tokens, now_ns - request.reported_ns, now_ns)
         if self.floor.entered != entered and self.policy.red_line():
             self._apply_arm()
@@ -268,6 +275,8 @@ class Arbiter:
         latency_ns = ended_ns - request.submitted_ns
         sla_ns = self._slas[task]
         self.latency[task].add(latency_ns)
+        if request.tokens > 1 and request.first_token_ns:
+            self.per_token[task].add((now_ns - request.first_token_ns) // (request.tokens - 1))
         if latency_ns > sla_ns:
             self.missed[task] += 1
         if self.policy.observe(latency_ns, sla_ns, self._urgent[task], self._beside[request.slot]):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cockpit.arbiter.arbiter import Arbiter
 from cockpit.arbiter.eviction import EvictionCandidate
-from cockpit.arbiter.requests import REASONS, RUNNING
+from cockpit.arbiter.requests import REASONS, RUNNING, LatencyHistogram
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,25 @@ class LaneStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Quantiles:
+    """In ms; 0 when nothing was counted."""
+
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+
+    @classmethod
+    def of(cls, histogram: LatencyHistogram) -> Quantiles:
+        return cls(*(histogram.quantile_ns(share) / 1e6 for share in (0.50, 0.95, 0.99)))
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStatus:
     """One task. Latencies in ms over all its requests since start, from submission to the first token that was reported
     (TTFT), to the end for urgent tasks and requests without tokens. missed_sla counts those past the SLA. What was
-    computed ahead of need (warm-up, idle time) is in none of them, nor in `finished`.
+    computed ahead of need (warm-up, idle time) is in none of them, nor in `finished`; `tokens` counts all.
+
+    queue: from submission until the lane was the request's. tpot: from the first token reported to the end, per token.
     """
 
     name: str
@@ -42,8 +57,12 @@ class TaskStatus:
     finished: int
     missed_sla: int
     p50_ms: float
+    p95_ms: float
     p99_ms: float
     max_ms: float
+    queue: Quantiles
+    tpot: Quantiles
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +201,12 @@ def _task(arbiter: Arbiter, task: int) -> TaskStatus:
         latency.count,
         arbiter.missed[task],
         latency.quantile_ns(0.50) / 1e6,
+        latency.quantile_ns(0.95) / 1e6,
         latency.quantile_ns(0.99) / 1e6,
         latency.max_ns / 1e6,
+        Quantiles.of(arbiter.waited[task]),
+        Quantiles.of(arbiter.per_token[task]),
+        arbiter.tokens[task],
     )
 
 

@@ -63,6 +63,8 @@ def plan_of(
     )
     lines = [*_weights(profile, store), arena]
     if profile.device == "cpu":
+        if kv_sessions > KV_SESSIONS and profile.api.parked_mb:
+            lines.append(MemoryLine("parked texts", "kv", profile.api.parked_mb * MIB, "api.parked_mb"))
         lines += _allowances()
     elif arbiter is not None:
         lines += lane_caps(plan_lanes(arbiter), peaks or {})

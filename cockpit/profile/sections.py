@@ -199,6 +199,9 @@ class ApiSection(Section):
     """Texts that are generated beside each other. Each has a cache of its own, so memory grows with it."""
     waiting: Annotated[int, Field(strict=True, ge=0, le=1_024)] = 16
     """Further requests that may wait; more are refused with status 429."""
+    parked_mb: Annotated[int, Field(strict=True, ge=0, le=65_536)] = 256
+    """Host memory for dialogues that lost their cache to others, and for beginnings that several texts share; 0: both
+    are computed anew."""
     grants: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default={"*": ("dialogue_task",)})
     """Unix user -> the tasks that its requests may run as, the first by default. `*`: every other client, and the
     holder of the token."""

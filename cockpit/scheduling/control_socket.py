@@ -71,6 +71,8 @@ class Orders:
         self._dispatcher = dispatcher
         self._watch = watch
         self._maintenance = maintenance
+        self.beside: Callable[[], Mapping[str, Any]] = dict
+        """What other parts of the process add to the status, by name."""
         self._handlers: dict[str, Handler] = {
             "status": self._status,
             "pause": self._pause,
@@ -102,6 +104,7 @@ class Orders:
         findings = [asdict(finding) for finding in self._maintenance.findings]
         sample = asdict(self._watch.sample()) if self._watch.present else None
         reply = {"status": asdict(status), "gpu": sample, "gpu_absent": self._watch.why, "findings": findings}
+        reply |= self.beside()
         if verbose:
             reply["memory_plan"] = None if self._memory_plan is None else _plan(self._memory_plan)
         return reply

@@ -21,10 +21,13 @@ class EvictedSessions:
 
     def __init__(self) -> None:
         self._names: set[str] = set()
+        self.listener: Callable[[], object] = bool
+        """Called after each note, under the arbiter's lock: it may only wake somebody."""
 
     def note(self, session: str, _task: str) -> None:
         """For the arbiter, under its lock."""
         self._names.add(session)
+        self.listener()
 
     def take(self, session: str) -> bool:
         """True once after each eviction. For the thread that owns the session."""

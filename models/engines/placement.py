@@ -105,6 +105,12 @@ class Placement(Protocol):
         """Wait for what runs on this placement, then copy `buffer` to the host."""
         ...
 
+    def copy(self, source: Buffer, target: Buffer) -> None:
+        """Copy between two buffers of one size in this placement's memory, after what runs there and before what
+        comes next. They must not overlap. Raises ValueError for sizes that differ.
+        """
+        ...
+
 
 class GraphSession(Protocol):
     """One opened graph."""
@@ -185,6 +191,16 @@ class CpuPlacement:
 
     def read(self, buffer: Buffer) -> NDArray[Any]:
         return view(buffer).copy()
+
+    def copy(self, source: Buffer, target: Buffer) -> None:
+        same_size(source, target)
+        view(target)[...] = view(source)
+
+
+def same_size(source: Buffer, target: Buffer) -> None:
+    """Raises ValueError for buffers that cannot be copied one into the other."""
+    if source.size_bytes != target.size_bytes:
+        raise ValueError(f"{source.size_bytes} bytes do not fill a buffer of {target.size_bytes}")
 
 
 def view(buffer: Buffer) -> NDArray[Any]:

@@ -34,6 +34,9 @@ class HostMemory:
     def download(self, host: int, address: int, size_bytes: int, stream: int) -> None:
         self.queued.append((host, address, size_bytes))
 
+    def move(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        self.queued.append((target, source, size_bytes))
+
     def synchronise(self, stream: int) -> None:
         for to, source, size in self.queued:
             ctypes.memmove(to, source, size)

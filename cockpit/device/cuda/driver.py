@@ -278,6 +278,11 @@ class BoundDriver:
         with self.current():
             self.check(self.api.cuMemcpyDtoHAsync(host, address, size_bytes, stream))
 
+    def move(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        """Queue a copy within device memory."""
+        with self.current():
+            self.check(self.api.cuMemcpyDtoDAsync(target, source, size_bytes, stream))
+
     def pinned(self, size_bytes: int) -> int:
         """Address of page-locked host memory, which copies need not stage."""
         with self.current():

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from cockpit.device.base import Lane, SessionSettings
 from cockpit.device.cuda.dlpack import Lent
 from cockpit.device.cuda.sessions import HEAVY, PROVIDER, CudaSession, Start, nodes_elsewhere
-from models.engines.placement import WEIGHT_INDEX, Buffer
+from models.engines.placement import WEIGHT_INDEX, Buffer, same_size
 from models.errors import DeviceUnavailable, ModelMissing, fetch_command
 
 STAGING_BYTES = 4 << 20
@@ -41,6 +41,7 @@ class Memory(Protocol):
     def zero(self, address: int, size_bytes: int, stream: int) -> None: ...
     def upload(self, address: int, host: int, size_bytes: int, stream: int) -> None: ...
     def download(self, host: int, address: int, size_bytes: int, stream: int) -> None: ...
+    def move(self, target: int, source: int, size_bytes: int, stream: int) -> None: ...
     def pinned(self, size_bytes: int) -> int: ...
     def free_pinned(self, host: int) -> None: ...
     def synchronise(self, stream: int) -> None: ...
@@ -264,6 +265,10 @@ class CudaPlacement:
             self._engines.copies.copy(self.lane, buffer.size_bytes, move)
         self._used = 0  # the stream is idle: all of the staging memory is free again
         return out
+
+    def copy(self, source: Buffer, target: Buffer) -> None:
+        same_size(source, target)
+        self._memory.move(target.address, source.address, source.size_bytes, self.stream)
 
     def _stage_down(self, host: int, address: int, size_bytes: int) -> None:
         half, done = STAGING_BYTES // 2, 0

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from models.engines.llm.head import F32, LmHead
+from models.engines.llm.session import Body, Rows
 from models.engines.placement import CpuPlacement
+from models.errors import InputError
 
 
 class CpuLm:
@@ -42,26 +46,43 @@ class CpuLm:
 
 
 class KvCache:
-    """Keys and values of every layer, (1, kv_heads, capacity, head_dim) float32, bound as past and present at once."""
+    """Keys and values of every layer, float32, in one piece of memory that is touched as the text grows.
 
-    def __init__(self, buffers: dict[str, ort.OrtValue], capacity: int) -> None:
-        self.buffers = buffers
-        self.capacity = capacity
+    rows: (2 x layers, kv_heads, capacity, head_dim); a layer's keys, then its values. Pages that no run has written
+    take no memory, so a cache costs what its text needs and not what the context allows.
+    """
+
+    def __init__(self, memory: mmap.mmap, rows: NDArray[np.float32]) -> None:
+        self.rows = rows
+        self._memory = memory
 
     @classmethod
     def allocate(cls, layers: int, shape: tuple[int, int, int, int]) -> KvCache:
-        names = [f"{part}.{layer}" for layer in range(layers) for part in ("key", "value")]
-        return cls({name: ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32)) for name in names}, shape[2])
+        """shape: (1, kv_heads, capacity, head_dim) of a layer's keys."""
+        whole = (2 * layers, *shape[1:])
+        memory = mmap.mmap(-1, int(np.prod(whole)) * 4, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_NOHUGEPAGE)  # a huge page would be touched whole for each head's first row
+        return cls(memory, np.frombuffer(memory, np.float32).reshape(whole))
+
+    @property
+    def capacity(self) -> int:
+        return int(self.rows.shape[2])
 
     @property
     def size_bytes(self) -> int:
-        return sum(value.tensor_size_in_bytes() for value in self.buffers.values())
+        return self.rows.nbytes
+
+    def give_back(self) -> None:
+        """Return every page to the system; what was cached is lost."""
+        self._memory.madvise(mmap.MADV_DONTNEED)
 
     def bind(self, binding: ort.IOBinding) -> None:
         """Past and present share one buffer: the graph writes new rows in place and copies nothing."""
-        for name, value in self.buffers.items():
-            binding.bind_ortvalue_input(f"past_{name}", value)
-            binding.bind_ortvalue_output(f"present_{name}", value)
+        shape = (1, *self.rows.shape[1:])
+        for index, rows in enumerate(self.rows):
+            name = f"{'value' if index % 2 else 'key'}.{index // 2}"
+            binding.bind_input(f"past_{name}", "cpu", 0, np.float32, shape, rows.ctypes.data)
+            binding.bind_output(f"present_{name}", "cpu", 0, np.float32, shape, rows.ctypes.data)
 
 
 class CpuBody:
@@ -105,6 +126,26 @@ class CpuBody:
         self._session.run_with_iobinding(self._binding)
         hidden: F32 = self._row.numpy().copy() if single else self._binding.get_outputs()[-1].numpy()
         return hidden
+
+    def bytes_for(self, tokens: int) -> int:
+        return self.kv_bytes // self.capacity * tokens
+
+    def copy_rows(self, other: Body, start: int, count: int) -> None:
+        """See Body. One memory copy per layer and head, for which Python lets go of its lock."""
+        if not isinstance(other, CpuBody) or other.cache.rows.shape[3] != self.cache.rows.shape[3]:
+            raise InputError("keys and values can only be copied between texts of one model on one device")
+        part = slice(start, start + count)
+        self.cache.rows[:, :, part] = other.cache.rows[:, :, part]
+
+    def read_rows(self, count: int) -> Rows:
+        return self.cache.rows[:, :, :count].copy()
+
+    def write_rows(self, rows: Rows, start: int, count: int) -> None:
+        part = slice(start, start + count)
+        self.cache.rows[:, :, part] = rows[:, :, part]
+
+    def drop_rows(self) -> None:
+        self.cache.give_back()
 
     def close(self) -> None:
         """Nothing: the cache goes with the body."""

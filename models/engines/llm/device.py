@@ -15,7 +15,9 @@ import onnxruntime as ort
 
 from models.engines.llm.head import F32, Ids
 from models.engines.llm.memory import ID_BYTES, LOGIT_ROWS, KvArena, Scratch, Sizes
+from models.engines.llm.session import Body, Rows
 from models.engines.placement import Buffer, GraphSession, Placement, dtype_of
+from models.errors import InputError
 
 STEPS_TO_CAPTURE = 4
 
@@ -158,6 +160,35 @@ class DeviceBody:
         lm.lane.body.run(self._variable(count, rows, every_row))
         lm.wait()
         return DeviceHidden(rows, -1 if every_row else self.slot)
+
+    def bytes_for(self, tokens: int) -> int:
+        """A slot is held whole."""
+        return self.kv_bytes
+
+    def copy_rows(self, other: Body, start: int, count: int) -> None:
+        """See Body. Within device memory, finished on return."""
+        if not isinstance(other, DeviceBody) or other._lm is not self._lm:
+            raise InputError("keys and values can only be copied between texts of one model on one device")
+        arena, copy = self._lm.arena, self._lm.lane.placement.copy
+        pairs = zip(arena.heads(other.slot, start, count), arena.heads(self.slot, start, count), strict=True)
+        for source, target in pairs:
+            copy(source, target)
+        self._lm.wait()
+
+    def read_rows(self, count: int) -> Rows:
+        sizes, read = self._lm.sizes, self._lm.lane.placement.read
+        heads = [read(buffer) for buffer in self._lm.arena.heads(self.slot, 0, count)]
+        return np.stack(heads).reshape(2 * sizes.layers, sizes.kv_heads, count, sizes.head_dim)
+
+    def write_rows(self, rows: Rows, start: int, count: int) -> None:
+        write, heads = self._lm.lane.placement.write, self._lm.arena.heads(self.slot, start, count)
+        parts = rows[:, :, start : start + count].reshape(len(heads), count, -1)
+        for buffer, values in zip(heads, parts, strict=True):
+            write(buffer, values)
+        self._lm.wait()
+
+    def drop_rows(self) -> None:
+        """Nothing: the arena keeps its memory."""
 
     def close(self) -> None:
         self._lm.arena.give_back(self.slot)

@@ -76,6 +76,15 @@ class KvArena:
     def give_back(self, slot: int) -> None:
         self._free.add(slot)
 
+    def heads(self, slot: int, start: int, count: int) -> list[Buffer]:
+        """`count` positions from `start` on of every head, (count, head_dim) each, in the order of `Rows`."""
+        out = []
+        for buffer in self._slots[slot].values():
+            _, kv_heads, capacity, head_dim = buffer.shape
+            row = head_dim * buffer.dtype.itemsize
+            out += [buffer.part((head * capacity + start) * row, (count, head_dim)) for head in range(kv_heads)]
+        return out
+
     def bind(self, slot: int, binding: ort.IOBinding) -> None:
         """Past and present share one buffer: the graph writes new rows in place and copies nothing."""
         for name, buffer in self._slots[slot].items():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
 from weakref import finalize
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.engines.base import TokenConstraint
 from models.engines.llm.head import F32, Ids
@@ -18,6 +21,12 @@ Hidden = Any
 _NUMBERS = count(1)
 DEFAULT_CHUNK = 256
 """Tokens per prefill run: the longest the engine computes before it asks whether to yield or stop."""
+
+
+COPY_TOKENS = 1024
+"""Tokens whose rows are copied before a boundary: a few milliseconds."""
+_WRITES = 64
+"""Runs that a text remembers; who copies from it while more of them go by starts anew."""
 
 
 def _never() -> bool:
@@ -35,6 +44,29 @@ class Body(Protocol):
     """Tokens that fit in the cache."""
     kv_bytes: int
 
+    def bytes_for(self, tokens: int) -> int:
+        """Memory that a text of so many tokens takes; `kv_bytes` where a cache is held whole."""
+        ...
+
+    def copy_rows(self, other: Body, start: int, count: int) -> None:
+        """Take the keys and values of `count` positions from `start` on from `other`, bit for bit.
+
+        Raises InputError when `other` is a body of another model or device.
+        """
+        ...
+
+    def read_rows(self, count: int) -> Rows:
+        """A copy in host memory of the first `count` positions."""
+        ...
+
+    def write_rows(self, rows: Rows, start: int, count: int) -> None:
+        """Put back `count` positions from `start` on of what `read_rows` gave."""
+        ...
+
+    def drop_rows(self) -> None:
+        """Nothing that is cached is needed any more: memory that only held it may go."""
+        ...
+
     def run(self, tokens: list[int], position: int, *, every_row: bool) -> Hidden:
         """Compute `tokens`, the first of them at `position`; everything before it is in the cache already.
 
@@ -46,6 +78,22 @@ class Body(Protocol):
     def close(self) -> None:
         """Give the cache back; no run may follow."""
         ...
+
+
+Rows = NDArray[Any]
+"""Keys and values in host memory, (2 x layers, kv_heads, tokens, head_dim): a layer's keys, then its values."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedText:
+    """A text whose cache was copied to host memory. Nobody may write to `rows`; several sessions may read them."""
+
+    tokens: tuple[int, ...]
+    rows: Rows
+
+    @property
+    def size_bytes(self) -> int:
+        return self.rows.nbytes
 
 
 class Head(Protocol):
@@ -75,6 +123,9 @@ class LmSession:
 
     name: unique in the process. draft_tokens: how many tokens `generate` may guess ahead and verify in one run;
     `drafted` and `accepted` count them.
+
+    Another thread may read `tokens` and `cached`, and copy cached rows with `adopt`, while the owner works: `cached`
+    is lowered before the text changes, and every run notes where it begins to write before it does.
     """
 
     def __init__(self, body: Body, head: Head, stop_ids: frozenset[int]) -> None:
@@ -87,6 +138,9 @@ class LmSession:
         self._stop_ids = stop_ids
         self._tokens: list[int] = []
         self._cached = 0
+        self._expected = body.capacity
+        self._writes: deque[tuple[int, int]] = deque([(0, 0)], _WRITES)
+        """(serial number, first position written) of the last runs."""
         self._hidden: Hidden | None = None
         self._release = finalize(self, body.close)
         """Gives the cache back once: when the session is closed, else when nobody holds it any more."""
@@ -109,12 +163,94 @@ class LmSession:
 
     @property
     def kv_bytes(self) -> int:
-        """Memory of the whole cache."""
-        return self.body.kv_bytes
+        """Memory that the text takes: of the whole cache, or of as many tokens as `expect` said."""
+        return self.body.bytes_for(max(self._expected, self._cached))
+
+    def bytes_of(self, tokens: int) -> int:
+        """Keys and values of so many tokens: what `park` copies."""
+        return self.body.kv_bytes // self.capacity * tokens
+
+    def expect(self, tokens: int) -> None:
+        """The text will not be longer than `tokens` before this is called again: what memory is booked for."""
+        self._expected = min(tokens, self.capacity)
+
+    def shares(self, tokens: Sequence[int]) -> int:
+        """How many tokens at the beginning of `tokens` are cached here."""
+        return common(self._held(), tokens)
+
+    def adopt(self, other: LmSession, tokens: Sequence[int], *, at_boundary: Callable[[], None] = _no_boundary) -> int:
+        """Take over what `other` has cached of the beginning of `tokens`, by copying it. Returns how many of `tokens`
+        are cached now; fewer than `other` had when it was overwritten meanwhile.
+
+        `other` may be at work in another thread (on a CPU; on a device only one lane runs at a time).
+        Raises InputError when the two are not of one model on one device.
+        """
+        since = other._writes[-1][0]
+        wanted = list(tokens[: common(other._held(), tokens)][: self.capacity])
+
+        def copy(start: int, count: int) -> bool:
+            self.body.copy_rows(other.body, start, count)
+            return not other._written_below(start + count, since)
+
+        self._take_in(wanted, copy, at_boundary)
+        return self.shares(tokens)
+
+    def park(self, count: int | None = None) -> ParkedText:
+        """A copy in host memory of the first `count` tokens that are cached, or of all."""
+        kept = min(self._cached, len(self._tokens), self._cached if count is None else count)
+        return ParkedText(tuple(self._tokens[:kept]), self.body.read_rows(kept))
+
+    def restore(
+        self, parked: ParkedText, tokens: Sequence[int], *, at_boundary: Callable[[], None] = _no_boundary
+    ) -> int:
+        """As `adopt`, from host memory."""
+        wanted = list(tokens[: common(parked.tokens, tokens)][: self.capacity])
+
+        def copy(start: int, count: int) -> bool:
+            self.body.write_rows(parked.rows, start, count)
+            return True
+
+        self._take_in(wanted, copy, at_boundary)
+        return self.shares(tokens)
+
+    def _take_in(self, wanted: list[int], copy: Callable[[int, int], bool], at_boundary: Callable[[], None]) -> None:
+        """Make the text `wanted` by copying what is not cached. copy: False when what it copied is no good."""
+        done = self.shares(wanted)
+        if done >= len(wanted):
+            return
+        self._hidden, self._cached = None, done
+        self._tokens = wanted
+        while done < len(wanted):
+            count = min(COPY_TOKENS, len(wanted) - done)
+            self._note_write(done)
+            if not copy(done, count):
+                break
+            done += count
+            self._cached = done
+            if done < len(wanted):
+                at_boundary()
+                if self._cached != done:  # forgotten at the boundary
+                    break
+
+    def _held(self) -> list[int]:
+        """The tokens whose rows are cached; in this order, since the owner lowers `_cached` first."""
+        tokens = self._tokens
+        return tokens[: min(len(tokens), self._cached)]
+
+    def _note_write(self, position: int) -> None:
+        self._writes.append((self._writes[-1][0] + 1, position))
+
+    def _written_below(self, count: int, since: int) -> bool:
+        """Whether rows before `count` may have changed after write number `since`."""
+        writes = list(self._writes)
+        return writes[0][0] > since + 1 or any(serial > since and at < count for serial, at in writes)
 
     def forget(self) -> None:
         """Drop what is cached: the text stays and is computed anew when it is next needed."""
         self._cached, self._hidden = 0, None
+        self._note_write(0)
+        if self._release.alive:
+            self.body.drop_rows()
 
     def close(self) -> None:
         """Give the cache back; the session may not be used any more. Safe to call twice."""
@@ -138,12 +274,11 @@ class LmSession:
         self._check(wanted)
         limit = min(self._cached, len(wanted))
         reused = next((i for i in range(limit) if wanted[i] != self._tokens[i]), limit)
-        whole = reused == len(wanted) == len(self._tokens) and self._hidden is not None
-        self._tokens = wanted
-        if not whole:
+        if reused != len(wanted) or reused != len(self._tokens) or self._hidden is None:
             self._hidden = None
             # Two rows at least: runs of one row round otherwise, and what was cached must not change what comes next.
             self._cached = min(reused, max(0, len(wanted) - 2))
+            self._tokens = wanted
             self._flush(chunk, cancelled, at_boundary)
         return reused
 
@@ -277,7 +412,8 @@ class LmSession:
         """Make the text `tokens` from nothing and return every position's hidden state, n rows: measuring only."""
         wanted = list(tokens)
         self._check(wanted)
-        self._tokens, self._cached, self._hidden = wanted, 0, None
+        self._cached, self._hidden = 0, None
+        self._tokens = wanted
         return self._run(wanted, every_row=True)
 
     def _check(self, tokens: Sequence[int]) -> None:
@@ -305,9 +441,18 @@ class LmSession:
         """One run of the body over `tokens` placed after the cached ones."""
         if not self._release.alive:
             raise InputError(f"{self.name} is closed and its cache given back; open a new session")
+        self._note_write(self._cached)
         hidden = self.body.run(tokens, self._cached, every_row=every_row)
         self._cached += len(tokens)
         return hidden
+
+
+def common(held: Sequence[int], tokens: Sequence[int]) -> int:
+    """Length of the beginning that both share."""
+    most = min(len(held), len(tokens))
+    if list(held[:most]) == list(tokens[:most]):
+        return most
+    return next(i for i in range(most) if held[i] != tokens[i])
 
 
 # --- draft tokens without a second model ---------------------------------------------------------------------------

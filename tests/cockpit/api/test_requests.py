@@ -226,3 +226,25 @@ def test_the_client_that_programs_copy(served: Any, tmp_path: Path) -> None:
     assert (refused.value.status, refused.value.code) == (400, "unknown_task")
     with pytest.raises(CockpitError, match="is Cockpit running"):
         Cockpit(str(tmp_path / "none.sock")).chat("x")
+
+
+def test_stats_tell_what_was_computed_and_what_was_there(client: httpx.Client) -> None:
+    def stats() -> dict[str, Any]:
+        shown: dict[str, Any] = client.get("/v1/stats").json()["models"]["qwen"]
+        return shown
+
+    system = {"role": "system", "content": "You are the voice of a car and say little. " * 3}
+    for question in ("Stats: one?", "Stats: two?"):
+        body = {"messages": [system, {"role": "user", "content": question}], "max_tokens": 3, "task": "background_task"}
+        assert client.post("/v1/chat/completions", json=body).status_code == 200
+    shown = stats()
+    task = shown["tasks"]["background_task"]
+    assert task["requests"] >= 2
+    assert task["decode_tokens"] >= 4
+    assert task["prompt_tokens"] == task["reused_tokens"] + task["prefill_tokens"]
+    assert task["prefix_hit_rate"] > 0.2
+    for times in (task["ttft_ms"], task["tpot_ms"], task["queue_ms"]):
+        assert times["p50"] <= times["p95"] <= times["p99"]
+    assert (shown["running"], shown["waiting"]) == (0, 0)
+    assert shown["kv"]["cached_tokens"] > 0
+    assert {session["busy"] for session in shown["kv"]["sessions"]} == {False}
