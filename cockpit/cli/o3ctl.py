@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cockpit.cli.output import JsonFlag, print_json, print_json_line, report_error, table_lines
 from cockpit.scheduling.control_socket import ControlClient, default_socket
 from models.errors import CockpitError
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
 
 _STYLE: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": None}
 app = typer.Typer(
@@ -95,22 +100,28 @@ def evict(session: Session, json: JsonFlag = False, socket: SocketOption = None)
 def top(
     every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1, max=60.0)] = 1.0,
     looks: Annotated[int, typer.Option(help="Stop after so many looks; 0: until Ctrl-C.", min=0)] = 0,
+    once: Annotated[bool, typer.Option("--once", help="One look, for scripts.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line, one for each look.")] = False,
     socket: SocketOption = None,
 ) -> None:
-    """The status, live, until Ctrl-C. Piped: one look after the other."""
+    """One line per task, live, until Ctrl-C. Piped: one look after the other."""
+    last = 1 if once else looks
 
     def use(client: ControlClient) -> None:
-        seen = 0
-        while looks == 0 or seen < looks:
-            if seen:
-                time.sleep(every)
-            reply = _asked_status(client, verbose=True)
-            if json:
-                print_json_line(reply)
-            else:
-                _show_look(render(reply, verbose=True))
-            seen += 1
+        with ExitStack() as opened:
+            live = opened.enter_context(_live()) if sys.stdout.isatty() and not json else None
+            seen = 0
+            while last == 0 or seen < last:
+                if seen:
+                    time.sleep(every)
+                reply = _asked_status(client, verbose=True)
+                if json:
+                    print_json_line(reply)
+                elif live is not None:
+                    live.update(_cropped(render_top(reply)), refresh=True)
+                else:
+                    typer.echo("\n".join(render_top(reply)) + "\n")
+                seen += 1
 
     try:
         _ask(socket, use, as_json=json)
@@ -118,18 +129,69 @@ def top(
         raise typer.Exit(0) from None
 
 
-def _show_look(lines: list[str]) -> None:
-    """One look: in place of the last one on a terminal (lines that do not fit are cut there), else below it."""
-    if not sys.stdout.isatty():
-        typer.echo("\n".join(lines) + "\n")
-        return
-    from rich.console import Console
+def _live() -> Live:
+    from rich.live import Live
+
+    return Live(auto_refresh=False, vertical_overflow="crop")
+
+
+def _cropped(lines: list[str]) -> Group:
+    """Lines for a terminal, cut where it ends."""
+    from rich.console import Group
     from rich.text import Text
 
-    console = Console()
-    console.clear()
-    for line in lines[: console.height - 1]:
-        console.print(Text.from_ansi(line), no_wrap=True, overflow="crop", crop=True)
+    return Group(*(Text.from_ansi(line, no_wrap=True, overflow="crop") for line in lines))
+
+
+def render_top(reply: dict[str, Any]) -> list[str]:
+    """A `status` reply as one line per task; below, what the API's texts hold."""
+    status = reply["status"]
+    served: dict[str, Any] = reply.get("api", {}).get("models", {})
+    memory, degraded = status["memory"], status["degraded"]
+    columns = ("task", "state", "queue", "done", "late", "queued ms", "TTFT ms", "TPOT ms", "tokens", "reused", "KV MB")
+    rows: list[tuple[object, ...]] = [
+        (
+            task["name"],
+            task["state"],
+            task["queued"],
+            task["finished"],
+            task["missed_sla"],
+            _three(task["queue"]),
+            _three(task),
+            _three(task["tpot"]),
+            task["tokens"],
+            _reused([model["tasks"].get(task["name"]) for model in served.values()]),
+            f"{task['held_mb']:.0f}/{task['budget_mb']}",
+        )
+        for task in status["tasks"]
+    ]
+    rate = f"{degraded['tokens_per_s']:.1f} tokens/s, floor {degraded['floor_tokens_per_s']:g}"
+    if degraded["active"]:
+        rate = typer.style(f"DEGRADED: {degraded['why']}", fg="red", bold=True)
+    lines = [*table_lines(columns, rows), "", "times: P50/P95/P99 since the start", rate]
+    lines.append(
+        f"KV {memory['held_mb']:.0f} of {memory['arena_mb']:.0f} MB, {memory['sessions']} sessions, "
+        f"{memory['evictions']} evicted"
+    )
+    for name, model in served.items():
+        kv = model["kv"]
+        lines.append(
+            f"api {name}: {model['running']} running, {model['waiting']} waiting; {kv['open']} texts with "
+            f"{kv['cached_tokens']} tokens ({kv['bytes'] >> 20} MB); parked {kv['parked']['dialogues']} dialogues and "
+            f"{kv['parked']['prefixes']} beginnings ({kv['parked']['bytes'] >> 20} MB)"
+        )
+    return lines
+
+
+def _three(times: dict[str, Any]) -> str:
+    return "/".join(f"{times[key]:.0f}" for key in ("p50_ms", "p95_ms", "p99_ms"))
+
+
+def _reused(tasks: list[dict[str, Any] | None]) -> str:
+    """Share of the prompts' tokens that were not computed."""
+    counted = [task for task in tasks if task is not None]
+    prompts = sum(task["prompt_tokens"] for task in counted)
+    return f"{sum(task['reused_tokens'] for task in counted) / prompts:.0%}" if prompts else "-"
 
 
 def _asked_status(client: ControlClient, *, verbose: bool) -> dict[str, Any]:

@@ -125,7 +125,8 @@ class LlmSection(Section):
     threads: Threads = 2
     """Compute threads. More than the cores of its lane makes it slower."""
     context_tokens: Annotated[int, Field(strict=True, ge=256, le=32_768)] = 2_048
-    """Room for instructions, tools, history and reply. Memory grows with it, used or not."""
+    """Room for instructions, tools, history and reply. On a GPU memory grows with it, used or not; on the CPU it grows
+    as texts do, and is planned for the whole."""
     max_reply_tokens: Annotated[int, Field(strict=True, ge=8, le=1_024)] = 96
     """A reply is cut here."""
 

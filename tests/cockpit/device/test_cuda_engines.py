@@ -67,6 +67,16 @@ def test_more_than_the_staging_memory_goes_in_pieces(placement: CudaPlacement) -
     np.testing.assert_array_equal(placement.read(buffer), values)
 
 
+def test_a_copy_stays_in_device_memory(placement: CudaPlacement) -> None:
+    source, target = (placement.allocate((7, 3), np.float16) for _ in range(2))
+    values = np.arange(21, dtype=np.float16).reshape(7, 3)
+    placement.write(source, values)
+    placement.copy(source, target)
+    np.testing.assert_array_equal(placement.read(target), values)
+    with pytest.raises(ValueError, match="do not fill"):
+        placement.copy(source, placement.allocate((7,), np.float16))
+
+
 def test_bulk_copies_take_turns_and_small_ones_do_not() -> None:
     asked: list[tuple[str, int]] = []
 

@@ -131,6 +131,15 @@ def test_top_ends_after_its_looks(service: Service) -> None:
     assert "navigation_task" in text
 
 
+def test_top_once_shows_one_line_per_task(service: Service) -> None:
+    code, text = service.run("top", "--once")
+    assert code == 0
+    for task in ("navigation_task", "dialogue_task"):
+        assert sum(line.startswith(task) for line in text.splitlines()) == 1
+    assert "TPOT ms" in text
+    assert "tokens/s" in text
+
+
 def test_no_socket_is_a_clear_error(folder: Path) -> None:
     result = CliRunner().invoke(app, ["status", "--socket", str(folder / "none.sock")])
     assert result.exit_code == 3

@@ -145,6 +145,26 @@ def test_texts_take_turns_without_mixing(device: CausalLM, expected: Expected) -
     assert out == [expected(question, 8) for question in QUESTIONS]
 
 
+def test_a_beginning_is_copied_between_slots_and_comes_back_from_host_memory(
+    device: CausalLM, expected: Expected
+) -> None:
+    ids = prompt(device, QUESTIONS[0])
+    donor, heir = device.open_session(), device.open_session()
+    donor.set_tokens(ids)
+    assert heir.adopt(donor, ids) == len(ids)
+    heir.set_tokens(ids)
+    assert list(heir.generate(max_new_tokens=8)) == expected(QUESTIONS[0], 8)
+    parked = donor.park()
+    assert parked.size_bytes == donor.bytes_of(len(ids))
+    donor.set_tokens(prompt(device, QUESTIONS[1]))
+    donor.forget()
+    device.use("back")
+    assert donor.restore(parked, ids) == len(ids)
+    donor.set_tokens(ids)
+    assert list(donor.generate(max_new_tokens=8)) == expected(QUESTIONS[0], 8)
+    assert donor.kv_bytes == donor.body.kv_bytes, "a slot is held whole"
+
+
 def test_logits_and_rows_equal_the_reference(device: CausalLM, reference: CausalLM) -> None:
     text = prompt(device, "Tell me about Paris, please, " * 8)
     assert len(text) > 2 * LOGIT_ROWS
