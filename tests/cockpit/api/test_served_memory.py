@@ -25,6 +25,7 @@ from tests.support.paths import short_folder
 from tests.support.waiting import until
 
 QUESTION = "Why is the sky blue?"
+PARTS = SimpleNamespace(guidance=None)
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def served(model_dir: Callable[[str], Path]) -> Iterator[Served]:
         engines = SimpleNamespace(
             model=lm, recogniser=None, voices={}, asr_turns=EngineTurns(), tts_turns=EngineTurns()
         )
-        assembly = SimpleNamespace(engines=engines, placements=SimpleNamespace(llm=None), service=service)
+        assembly = SimpleNamespace(engines=engines, placements=SimpleNamespace(llm=None), service=service, parts=PARTS)
         api = open_api(loaded.profile, cast(Assembly, assembly), folder / "api.sock")
         yield Served(api, folder / "o3.sock")
         api.close()
