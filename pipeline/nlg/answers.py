@@ -57,6 +57,49 @@ def _openings(en: str, zh_name: str) -> Callable[[ToolResult, bool], str]:
     return sentence
 
 
+def _per_seat(name: str, zh_name: str, state: Callable[[float, bool], str]) -> Callable[[ToolResult, bool], str]:
+    """A value that every seat has of its own: said once where the whole car agrees, else with the seats it is true of.
+
+    state: the words for a value, Mandarin with True.
+    """
+
+    def sentence(result: ToolResult, zh: bool) -> str:
+        seats: dict[float, list[str]] = {}
+        for path, value in zip(result.detail["paths"], result.detail["values"], strict=True):
+            seats.setdefault(float(value), []).append(_seat_of(path, zh))
+        if len(seats) == 1 and len(result.detail["paths"]) == len(_SEATS_EN):
+            every = result.call.arguments.get("zone") == "all"
+            said = state(next(iter(seats)), zh)
+            if zh:
+                return f"{'全车' if every else ''}{zh_name}{said}。"
+            return f"The {name} {said}{' on all seats' if every else ''}."
+        if zh:
+            return "，".join(f"{'、'.join(who)}{zh_name}{state(value, zh)}" for value, who in seats.items()) + "。"
+        parts = [f"the {_listed(who)} {name} {state(value, zh)}" for value, who in seats.items()]
+        joined = ", ".join(parts)
+        return joined[0].upper() + joined[1:] + "."
+
+    return sentence
+
+
+def _listed(seats: list[str]) -> str:
+    return f"{', '.join(seats[:-1])} and {seats[-1]}" if len(seats) > 1 else seats[0]
+
+
+def _set_to(value: float, zh: bool) -> str:
+    return f"设定为{number(value)}度" if zh else f"is set to {number(value)} degrees"
+
+
+def _fan_at(value: float, zh: bool) -> str:
+    return f"是百分之{number(value)}" if zh else f"is at {number(value)} percent"
+
+
+def _heated(value: float, zh: bool) -> str:
+    if value <= 0:
+        return "关着" if zh else "is off"
+    return f"在百分之{number(value)}" if zh else f"is at {number(value)} percent"
+
+
 _OPENED = tuple[list[str], float, bool]
 """Seats, how far open in percent, and whether these are all of the car's."""
 
@@ -70,8 +113,7 @@ def _opening_en(part: _OPENED, name: str) -> str:
     state = "closed" if far == 0 else "open" if far == 100 else f"open at {number(far)} percent"
     if every:
         return f"all {name}s are {state}"
-    which = f"{', '.join(seats[:-1])} and {seats[-1]}" if len(seats) > 1 else seats[0]
-    return f"the {which} {name}{'s are' if len(seats) > 1 else ' is'} {state}"
+    return f"the {_listed(seats)} {name}{'s are' if len(seats) > 1 else ' is'} {state}"
 
 
 def _opening_zh(part: _OPENED, name: str) -> str:
@@ -152,13 +194,6 @@ def _media(result: ToolResult, zh: bool) -> str:
     return f"正在播放{kept}。" if zh else f"You asked for {kept}."
 
 
-def _seat_heating(result: ToolResult, zh: bool) -> str:
-    value = result.value
-    if zh:
-        return "座椅加热关着。" if value <= 0 else f"座椅加热在百分之{number(value)}。"
-    return "The seat heating is off." if value <= 0 else f"The seat heating is at {number(value)} percent."
-
-
 def _sunroof(result: ToolResult, zh: bool) -> str:
     value = result.value
     if zh:
@@ -201,10 +236,10 @@ _ANSWERS: dict[str, Callable[[ToolResult, bool], str]] = {
     "range": _plain("About {} kilometers of range are left.", "续航还剩大约{}公里。", 0.001),
     "outside_temperature": _plain("It is {} degrees outside.", "车外温度{}度。"),
     "inside_temperature": _plain("It is {} degrees in the cabin.", "车内温度{}度。"),
-    "set_temperature": _plain("The temperature is set to {} degrees.", "温度设定为{}度。"),
+    "set_temperature": _per_seat("temperature", "温度", _set_to),
     "odometer": _plain("The car has driven {} kilometers.", "总里程{}公里。"),
     "volume": _plain("The volume is at {} percent.", "音量是百分之{}。"),
-    "fan": _plain("The fan is at {} percent.", "风量是百分之{}。"),
+    "fan": _per_seat("fan", "风量", _fan_at),
     "air_conditioning": _on("air conditioning", "空调"),
     "recirculation": _on("air recirculation", "内循环"),
     "lights": _on("interior light", "车内灯"),
@@ -212,7 +247,7 @@ _ANSWERS: dict[str, Callable[[ToolResult, bool], str]] = {
     "doors": _openings("door", "车门"),
     "locks": _locks,
     "sunroof": _sunroof,
-    "seat_heating": _seat_heating,
+    "seat_heating": _per_seat("seat heating", "座椅加热", _heated),
     "defrost": _defrost,
     "wipers": _wipers,
     "trunk": _trunk,

@@ -47,7 +47,6 @@ _SEATS = {
     "rear": [("Row2", "Driver"), ("Row2", "Passenger")],
 }
 _ALL_SEATS = [*_SEATS["front"], *_SEATS["rear"]]
-_DRIVER_FIRST = {"set_temperature", "fan", "seat_heating"}
 
 
 def answer(
@@ -71,8 +70,7 @@ def answer(
     if item == "defrost":
         return _several(access, [f"{CABIN}HVAC.Is{area}DefrosterActive" for area in ("Front", "Rear")])
     if item in _PER_SEAT:
-        default = _SEATS["driver"] if item in _DRIVER_FIRST else _ALL_SEATS
-        seats = _ALL_SEATS if zone == "all" else _SEATS.get(zone, default)
+        seats = _SEATS.get(zone, _ALL_SEATS)
         return _several(access, [_PER_SEAT[item].format(row=row, side=side) for row, side in seats])
     path = _DIRECT[item]
     return path, access.read(path), {}

@@ -19,6 +19,8 @@ LEVELS = {"set_fan": 5, "set_seat_heating": 3, "set_seat_ventilation": 3, "set_s
 """How many levels people count for a thing VSS holds in percent; a level beyond them lands beyond 100 % and is
 refused.
 """
+HIGHEST_BARE_LEVEL = 9
+"""A bare number up to here is a level of such a thing: nobody asks for three percent of wind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ def level_calls(name: str, evidence: Evidence, amount: Amount, **common: Any) ->
     if amount.unit in ("fahrenheit", "kelvin", "other") or amount.unit == ("percent" if temperature else "celsius"):
         return only(refusal("wrong_unit", amount.unit))
     value = amount.value
-    if value is not None and amount.unit == "level" and not temperature:
+    counted = amount.unit is None and name in LEVELS and value is not None and 1 <= value <= HIGHEST_BARE_LEVEL
+    if value is not None and not temperature and (amount.unit == "level" or counted):
         value = round(value * 100 / LEVELS.get(name, 10), 0)
     if value is not None:
         unsaid_to = evidence.language == "en" and not amount.by and abs(value) >= (12 if temperature else 35)

@@ -23,7 +23,7 @@ _POLITE = re.compile(
     + _any(
         r"(?:can|could|would|will) (?:you|we|i) (?:please |just |kindly |quickly )?"
         r"(?!tell|explain|see|feel|hear|imagine)",
-        r"(?:can|could) (?:it|the \w+(?: \w+)?) (?:please )?(?:be|go|get)\b",
+        r"(?:can|could) (?:it|the \w+(?: \w+)?) (?:please )?(?:be|go|get)\b(?!.*\b(?:while|when|during|if)\b)",
         "would you mind",
         "is it possible to",
         "may i have",
@@ -33,7 +33,7 @@ _POLITE = re.compile(
 )
 _QUESTION_WORDS = (
     "what|what's|how|how's|is|are|was|were|which|where|where's|when|why|who|who's|whose|do(?! not)|does|did|am|have"
-    "|has|should"
+    "|has|should|can|could|would|may|might|must|shall|(?:is|are|was|were|does|did|has|have|ca|could|would|wo|should)n't"
 )
 _QUESTION_PHRASES = (
     "tell me|show me|check|let me know|i want to know|explain|can you tell|could you tell|can you explain|do you know"
@@ -54,6 +54,8 @@ _EXPLAIN_ENGLISH = re.compile(
         "why|how can|who|explain|what does|write|sing|define|how come|what happens|should|recommend|what are",
         "tell me (?:about|a|an|some|something)",
         r".*\b(?:cost|price of|worth)\b",
+        # who asks what may or can be has turned subject and verb round; a request speaks to "you" (_POLITE)
+        r"(?:can|could|would|may|might|must|shall|(?:ca|could|would|wo|should)n't) ",
         "can i|can we|could we|do you|are you|how is (?:a|an)",
         "is it (?:safe|legal|good|bad|ok|okay|possible)",
     )
@@ -153,11 +155,12 @@ def asked(evidence: Evidence) -> Question:
             and re.search("能不能|可不可以|可以|能", text)
         )
         asks = asks and not (request and not about_car)
-        explain = _EXPLAIN_CHINESE.search(evidence_text(evidence)) is not None
+        explain = _EXPLAIN_CHINESE.search(evidence_text(evidence)) is not None or _consequence(evidence)
     else:
         polite = _POLITE.search(text) is not None
-        asks = (_ENGLISH_QUESTION.search(text) is not None and not polite) or (evidence.question_mark and not polite)
-        explain = _EXPLAIN_ENGLISH.search(text) is not None and not polite
+        opened = _ENGLISH_QUESTION.search(text) is not None
+        asks = not polite and (opened or (evidence.question_mark and not _imperative(evidence, text)))
+        explain = (_EXPLAIN_ENGLISH.search(text) is not None and not polite) or _about_doing(evidence)
     if asks and _TEMPERATURE_ASKED.search(text) and not evidence.has("verb.set"):
         where = "outside_temperature" if _OUTSIDE.search(text) else "inside_temperature" if _INSIDE.search(text) else ""
         if where:
@@ -174,9 +177,66 @@ def asked(evidence: Evidence) -> Question:
     return Question(bool(asks), False)
 
 
+def asked_further(evidence: Evidence, last_call: ToolCall | None) -> ToolCall | None:
+    """ "All the windows", "the sunroof" after a question: the same is asked of what is named. Nothing else is said."""
+    if last_call is None or last_call.name != "ask_vehicle":
+        return None
+    if evidence.numbers or any(evidence.of(group) for group in ("verb", "feel", "amount", "unit", "place", "kind")):
+        return None
+    covered = {i for match in evidence.matches for i in range(match.start, match.end)}
+    devices = [name for name in evidence.names("device") if name in _DEVICE_TO_ITEM]
+    if not devices or any(i not in covered and word != "the" for i, word in enumerate(evidence.words)):
+        return None
+    item = _DEVICE_TO_ITEM[devices[0]]
+    if devices[0] == "temperature" and last_call.arguments["item"] == "set_temperature":
+        item = "set_temperature"
+    return ToolCall("ask_vehicle", {"item": item, "zone": _zone(evidence, item)})
+
+
 def evidence_text(evidence: Evidence) -> str:
     """The clause in simple characters."""
     return evidence.slice_text(0, len(evidence.tokens))
+
+
+def _uncovered(evidence: Evidence) -> list[int]:
+    covered = {i for match in evidence.matches for i in range(match.start, match.end)}
+    covered |= {i for number in evidence.numbers for i in range(number.start, number.end)}
+    return [i for i in range(len(evidence.tokens)) if i not in covered]
+
+
+def _consequence(evidence: Evidence) -> bool:
+    """ "空调开多了会生病": what would come of it, with 会 as a word of its own (not 会展, 一会, 等会)."""
+    words = evidence.words
+    return bool(evidence.of("device")) and any(
+        words[i] == "会" and not {"一", "等", "待"} & set(words[max(i - 1, 0) : i]) for i in _uncovered(evidence)
+    )
+
+
+def _about_doing(evidence: Evidence) -> bool:
+    """ "Opening the windows makes it noisy": the act is what the sentence speaks of, and more is said of it."""
+    first = evidence.matches[0] if evidence.matches else None
+    devices = evidence.of("device")
+    if first is None or not devices or first.start or not first.has("verb") or not evidence.words[0].endswith("ing"):
+        return False
+    end = devices[-1].end
+    return len(evidence.tokens) >= end + 2 and any(i >= end for i in _uncovered(evidence))
+
+
+_OBJECT = frozenset(("the", "my", "our", "his", "her", "all", "both", "it", "that", "this", "a", "an", "some"))
+
+
+def _imperative(evidence: Evidence, text: str) -> bool:
+    """ "Set the temperature to 24?": a rising end makes no question of a verb in its plain form, at the beginning and
+    with its object. "Open windows?", "louder?" and "closed the door?" may be one: they are not acted on.
+    """
+    small = re.match(_LEAD, text)
+    begin = small.end() if small else 0
+    first = next((i for i, token in enumerate(evidence.tokens) if token.start >= begin), 0)
+    verbs = [match for match in evidence.of("verb") if match.start == first and match.cost == 0.0]
+    if not verbs or evidence.words[first].endswith(("ed", "ing")) or evidence.words[first] in ("more", "less"):
+        return False
+    after = evidence.words[verbs[0].end : verbs[0].end + 1]
+    return verbs[0].end - first > 1 or bool(evidence.numbers) or not _OBJECT.isdisjoint(after)
 
 
 def _zone(evidence: Evidence, item: str) -> str:

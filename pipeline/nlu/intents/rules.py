@@ -22,7 +22,7 @@ from pipeline.nlu.intents.devices import (
 )
 from pipeline.nlu.intents.implied import feeling_calls
 from pipeline.nlu.intents.navigation_media import media_call, navigation_call, trip_there
-from pipeline.nlu.intents.questions import asked
+from pipeline.nlu.intents.questions import asked, asked_further
 from pipeline.nlu.lexicon import Lexicon
 from pipeline.nlu.slots import Amount, amount_of
 
@@ -86,6 +86,9 @@ def _supported(evidence: Evidence, last_call: ToolCall | None, lexicon: Lexicon 
         return device
     if question.is_question:
         return []
+    further = asked_further(evidence, last_call)
+    if further is not None:
+        return only(further)
     followed = _follow_up(evidence, last_call)
     if followed:
         return followed
