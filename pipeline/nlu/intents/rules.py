@@ -83,7 +83,7 @@ def _supported(evidence: Evidence, last_call: ToolCall | None, lexicon: Lexicon 
         return only(make_call("play_media", query=evidence.names("music")[0]))
     device = device_calls(evidence, question.is_question)
     if device:
-        return device
+        return only(refusal("not_understood", evidence.text.strip())) if _only_named(evidence) else device
     if question.is_question:
         return []
     further = asked_further(evidence, last_call)
@@ -159,6 +159,16 @@ def _declined(evidence: Evidence) -> bool:
     if _LEAVE.search(evidence.text) and object_said and not evidence.numbers:
         return True
     return bool(negations) and object_said and (bool(after) or not evidence.of("verb"))
+
+
+def _only_named(evidence: Evidence) -> bool:
+    """ "Seat heating makes you sick": a thing alone means "on" as long as nothing unknown is said of it."""
+    told = any(evidence.of(group) for group in ("verb", "amount", "feel", "zone", "unit")) or evidence.numbers
+    if told or {"on", "off"} & set(evidence.words):
+        return False
+    end = evidence.of("device")[-1].end
+    covered = {i for match in evidence.matches for i in range(match.start, match.end)}
+    return sum(i not in covered for i in range(end, len(evidence.tokens))) >= 2
 
 
 def _follow_up(evidence: Evidence, last_call: ToolCall | None) -> list[CallCandidate]:
