@@ -9,12 +9,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pipeline.endpointing.backchannel import is_backchannel
 from pipeline.frames import Language, ToolCall
 from pipeline.nlu.evidence import Evidence, evidence_of, pieces
 from pipeline.nlu.intents.devices import CallCandidate
 from pipeline.nlu.intents.questions import asked
 from pipeline.nlu.intents.rules import candidates_of
 from pipeline.nlu.lexicon import Lexicon, Match
+from pipeline.nlu.numbers import number_span
 from pipeline.nlu.slots import amount_of
 
 COMFORT = frozenset(
@@ -88,8 +90,10 @@ class Interpreter:
         key = (text, language, repr(last_call))
         parse = self._parses.get(key)
         if parse is None:
-            clauses = tuple(_interpret(text, self.lexicon, language, last_call))
-            half_heard = not clauses and _names_a_thing(evidence_of(text, self.lexicon, language))
+            # "Mm-hmm" sounds like "home": a backchannel is no command, whatever it is near to
+            found = [] if is_backchannel(text) else _interpret(text, self.lexicon, language, last_call)
+            clauses = tuple(found)
+            half_heard = not clauses and _is_fragment(evidence_of(text, self.lexicon, language))
             parse = self._parses[key] = Parse(clauses, _is_complete(text, clauses), half_heard)
             while len(self._parses) > _KEPT_PARSES:
                 self._parses.popitem(last=False)
@@ -125,8 +129,16 @@ def _interpret(text: str, lexicon: Lexicon, language: Language, last_call: ToolC
     return _tidy(clauses)[:_MOST_CALLS]
 
 
-def _names_a_thing(evidence: Evidence) -> bool:
-    """A fragment: a thing of the car is named, half of the words at least are the car's, and nothing is asked."""
+def _is_fragment(evidence: Evidence) -> bool:
+    """Nothing is asked, and a thing of the car is named with half of the words at least the car's, or a number alone
+    is said: "百分之五".
+    """
+    if evidence.numbers and not asked(evidence).is_question:
+        spans = [number_span(evidence.words, number) for number in evidence.numbers]
+        inside = {i for low, high in spans for i in range(low, high)}
+        inside |= {i for match in evidence.of("unit") for i in range(match.start, match.end)}
+        if len(inside) == len(evidence.tokens):
+            return True
     if not evidence.of("device") or evidence.of("forbid") or asked(evidence).is_question:
         return False
     known = {i for match in evidence.matches for i in range(match.start, match.end)}

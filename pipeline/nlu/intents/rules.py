@@ -50,7 +50,10 @@ def candidates_of(
 ) -> list[CallCandidate]:
     """Calls the clause supports, best first; empty when it is no command. `last_call`: what "it" means."""
     found = _supported(evidence, last_call, lexicon) if evidence.tokens else []
-    if evidence.doubtful_number and any("value" in candidate.call.arguments for candidate in found):
+    valued = [candidate.call for candidate in found if "value" in candidate.call.arguments]
+    # nobody asks for 4.8 percent: it was "fourteen"
+    broken = any(call.name != "set_temperature" and call.arguments["value"] % 1 for call in valued)
+    if valued and (evidence.doubtful_number or broken):
         return only(refusal("not_understood", evidence.text.strip()))
     return found
 

@@ -57,7 +57,8 @@ def test_a_turn_says_who_decided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "language"), [("All the windows.", "en"), ("The plus all windows", "en"), ("把音量", "zh")]
+    ("text", "language"),
+    [("All the windows.", "en"), ("The plus all windows", "en"), ("把音量", "zh"), ("百分之五", "zh"), ("41%", "en")],
 )
 def test_a_fragment_about_the_car_is_asked_for_again_and_no_talk(
     dialogue: DialogueManager, text: str, language: Language
@@ -73,3 +74,11 @@ def test_a_fragment_about_the_car_is_asked_for_again_and_no_talk(
 )
 def test_talk_that_names_a_thing_stays_talk(dialogue: DialogueManager, text: str, language: Language) -> None:
     assert dialogue.plan(text, language).chat
+
+
+@pytest.mark.parametrize(("text", "language"), [("Mm-hmm", "en"), ("Hmm.", "en"), ("Uh-huh", "en"), ("嗯", "zh")])
+def test_a_backchannel_is_no_command_whatever_it_sounds_like(
+    dialogue: DialogueManager, text: str, language: Language
+) -> None:
+    """ "Mm-hmm" was navigated home."""
+    assert dialogue.plan(text, language).calls == ()

@@ -119,6 +119,8 @@ def test_a_number_is_taken_whole(dialogue: DialogueManager, text: str, value: fl
     [
         "Set the volume to 4, 1%.",
         "Set the volume to 4 1 percent",
+        "Set the volume to 4.8%.",
+        "音量调到百分之四点八",
         "Set the volume to four, one percent",
         "Set the temperature to twenty, two degrees",
         "Set the temperature to 20. 2 degrees",
