@@ -40,6 +40,7 @@ BENCHMARKS = (
     Benchmark("chain.gpu_turn", "the same with the models on the GPU, and free questions", "GPU", "3 min"),
     Benchmark("chain.idle", "share of a core while listening, peak memory", "CPU", "2 min"),
     Benchmark("chain.warmup", "first request after warm-up beside steady state and a cold start", "CPU, GPU", "3 min"),
+    Benchmark("chain.guidance", "navigation's prompts: text to first sample beside a dialogue", "CPU", "5 min"),
     Benchmark("chain.serialise", "bytes at the edges beside json.dumps, and the hop between stages", "CPU", "10 s"),
     Benchmark("llm.decode", "prefill and decode speed, agreement with the f32 export", "CPU", "5 min", (LLAMA,)),
     Benchmark("llm.prefix", "TTFT with a shared beginning, parked dialogues against computing", "CPU", "5 min"),

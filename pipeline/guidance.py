@@ -3,13 +3,15 @@
 Prompts wait in one bounded queue, in the order of their arrival. A prompt is dropped, and counted, when its deadline
 passes before its first sample, when a newer one for the same manoeuvre has come, and when MOST_WAITING newer ones wait.
 The first clause is made alone, under a lease of navigation, so that the dialogue's model gives way at its next token;
-its first chunk sounds before the others are made. Clauses that were made before come from a cache.
+its first chunk sounds before the others are made. A distance at the beginning ("In 200 metres") is a clause too.
+Clauses that were made before come from a cache: the distances, of which there are few, soon do.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import re
 import threading
 import time
 from collections import OrderedDict, deque
@@ -38,6 +40,16 @@ _AHEAD_NS = 40_000_000
 """A prompt is handed to the sink so long before it may sound: until then a newer one can still take its place."""
 _LOOK_S = 0.02
 _REMEMBERED = 1024
+_DISTANCE: Mapping[Language, re.Pattern[str]] = {
+    "en": re.compile(
+        r"(?:in|after) (?:about |a |an )?[\w.]+ (?:hundred |thousand )?"
+        r"(?:m|met(?:re|er)s?|km|kilomet(?:re|er)s?|miles?|yards|feet)(?= \w)",
+        re.IGNORECASE,
+    ),
+    "zh": re.compile(
+        r"(?:前方|再过|行驶)?[\d.一二两三四五六七八九十百千]+(?:米|公里|千米)(?:后|处)?(?=[\u3400-\u9fff])"
+    ),
+}
 _SILENCE: Audio = np.zeros(0, np.float32)
 GiveUp = Callable[[], bool]
 Lease = Callable[[GiveUp], AbstractContextManager[object]]
@@ -173,9 +185,7 @@ class GuidanceStage:
         if prompt.language not in self._voices:
             known = ", ".join(self._voices) or "none"
             raise InputError(f"guidance has no voice for {prompt.language!r} here; it has {known}")
-        stream = ClauseStream(prompt.language)
-        displays = [*stream.push(prompt.text), *stream.close()]
-        clauses = tuple(filter(None, (spoken(display, prompt.language) for display in displays)))
+        clauses = _clauses(prompt.text, prompt.language)
         if not clauses:
             raise InputError("the prompt holds nothing that can be spoken; give it words")
         with self._came:
@@ -334,6 +344,18 @@ class GuidanceStage:
         """Silence the prompt that sounds; it is not repeated, and those that wait are spoken."""
         if sink.stop_prompt() >= 0:
             self._tracer.instant("guidance", 0, "barge-in")
+
+
+def _clauses(text: str, language: Language) -> tuple[str, ...]:
+    """The spoken words, clause by clause; the distance at the beginning is one."""
+    stream = ClauseStream(language)
+    displays = [*stream.push(text), *stream.close()]
+    distance = _DISTANCE[language].match(displays[0]) if displays else None
+    lead = ""
+    if distance is not None:
+        lead = spoken(distance[0], language) + ("，" if language == "zh" else ",")
+        displays[0] = displays[0][distance.end() :].strip()
+    return tuple(filter(None, (lead, *(spoken(display, language) for display in displays))))
 
 
 def _same(one: GuidancePrompt, other: GuidancePrompt) -> bool:

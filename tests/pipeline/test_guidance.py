@@ -204,7 +204,7 @@ def test_a_prompt_in_silence_is_heard_at_once(rig: Any, over_reply: OverReply) -
 
 def test_mandarin_is_spoken_by_its_own_voice(rig: Any) -> None:
     guided = Guided(rig)
-    guided.speak("前方200米左转")
+    guided.speak("现在左转")
     rig.advance(1.0)
     assert rig.heard() == [(ZH, 300)]
 
@@ -315,6 +315,31 @@ def test_without_voices_and_after_the_end_no_prompt_is_taken(rig: Any) -> None:
     assert not guided.stage.step(guided.sink, 0.0)
     with pytest.raises(GuidanceEnded):
         guided.stage.submit(guided.prompt())
+
+
+@pytest.mark.parametrize(
+    ("text", "clauses"),
+    [
+        ("In 200 metres turn left onto Mill Street", ["In two hundred metres,", "turn left onto Mill Street"]),
+        ("After 1.5 km keep right.", ["After one point five kilometers,", "keep right."]),
+        ("In half a mile turn left.", ["In half a mile turn left."]),
+        ("In the car park turn left.", ["In the car park turn left."]),
+        ("In 200 metres.", ["In two hundred metres."]),
+        ("Turn left in 200 metres.", ["Turn left in two hundred metres."]),
+    ],
+)
+def test_a_distance_at_the_beginning_is_a_clause_of_its_own(rig: Any, text: str, clauses: list[str]) -> None:
+    guided = Guided(rig)
+    guided.speak(text)
+    assert guided.voice.asked == clauses
+
+
+def test_a_mandarin_distance_too(rig: Any) -> None:
+    guided = Guided(rig)
+    for text in ("前方200米左转", "前方200米右转"):
+        guided.speak(text)
+        rig.advance(5.0)
+    assert guided.stage.counts().cached_clauses == 3, "the distance is kept once"
 
 
 # --- the driver ------------------------------------------------------------------------------------------------------
