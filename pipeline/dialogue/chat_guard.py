@@ -37,7 +37,7 @@ _CLAIM: dict[Language, re.Pattern[str]] = {
     "en": re.compile(
         rf"\b(?:I|I've|I'll|I'm|I have|I will|I am|let me)(?: (?:have|will|am|now|just|already|going to|can))*"
         rf" {_DEEDS}\w*\b|\b(?:has|have) been {_DEEDS}\w*\b|\bis now (?:on|off|open|closed|set|{_DEEDS}\w*)\b"
-        rf"|\b(?:the|your|this|our) (?:car|vehicle|{_THINGS_EN})\b(?: [\w'-]+){{0,3}}?"
+        rf"|\b(?:the|your|this|our) (?:car|vehicle|{_THINGS_EN})\b(?: (?!(?:when|if|while|that|which)\b)[\w'-]+){{0,3}}?"
         r" (?:has|have|is|are|was|were|will)\b"
         rf"|\byou(?:'ve| have)(?: \w+)? {_DEEDS}\w*\b",
         re.IGNORECASE,
