@@ -22,6 +22,8 @@ _THINGS_EN = (
 )
 _THINGS_ZH = "车窗|窗户|天窗|车门|后备箱|车灯|雨刷|座椅|暖气|风量|空调|温度|音量|音乐|收音机|除雾|导航|路线|屏幕"
 """What a reply may say nothing about: only the car itself, read back, tells its state."""
+_IS_ZH = r"是[^，。！？]{0,4}(?:开|关|亮|锁|满|空|热|冷|暖|正常|百分|\d)"
+"""A state, and not what a thing is for."""
 _CALL = re.compile(r"^\s*(?:```|[{\[<])|[\"']?(?:name|arguments|tool_call|function)[\"']?\s*[:=]\s*[\"'{]")
 """A tool call that the model writes out."""
 _ACKNOWLEDGED: dict[Language, re.Pattern[str]] = {
@@ -37,7 +39,8 @@ _CLAIM: dict[Language, re.Pattern[str]] = {
     "en": re.compile(
         rf"\b(?:I|I've|I'll|I'm|I have|I will|I am|let me)(?: (?:have|will|am|now|just|already|going to|can))*"
         rf" {_DEEDS}\w*\b|\b(?:has|have) been {_DEEDS}\w*\b|\bis now (?:on|off|open|closed|set|{_DEEDS}\w*)\b"
-        rf"|\b(?:the|your|this|our) (?:car|vehicle|{_THINGS_EN})\b(?: (?!(?:when|if|while|that|which)\b)[\w'-]+){{0,3}}?"
+        rf"|(?<!\bwhen )(?<!\bif )(?<!\bwhile )(?<!\buntil )\b(?:the|your|this|our) (?:car|vehicle|{_THINGS_EN})\b"
+        r"(?: (?!(?:when|if|while|that|which)\b)[\w'-]+){0,3}?"
         r" (?:has|have|is|are|was|were|will)\b"
         rf"|\byou(?:'ve| have)(?: \w+)? {_DEEDS}\w*\b",
         re.IGNORECASE,
@@ -47,7 +50,8 @@ _CLAIM: dict[Language, re.Pattern[str]] = {
         r"|已(?:经)?(?:打开|关闭|开启|调|设|播放|启动|锁|解锁|导航)|正在(?:打开|关闭|开启|调|设|播放|启动|导航)"
         r"|我(?:已经?|会|来|将|马上|正在)(?:打开|关闭|开启|调|设|播放|启动|导航)"
         r"|已(?:经)?[^，。！？]{0,8}(?:了|好|成功|完成|完毕)"
-        rf"|(?:这辆车|您的车|你的车|本车|车辆|{_THINGS_ZH})[^，。！？]{{0,6}}?(?:有|是|已|开着|关着|打开了|关了|处于)"
+        rf"|(?:这辆车|您的车|你的车|本车|车辆|{_THINGS_ZH})[^，。！？]{{0,6}}?(?:已|开着|关着|打开了|关了|处于|{_IS_ZH})"
+        r"|(?:这辆车|您的车|你的车|本车)[^，。！？]{0,6}?有"
     ),
 }
 _MAYBE_CLAIM: dict[Language, re.Pattern[str]] = {

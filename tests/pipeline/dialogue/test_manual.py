@@ -262,8 +262,9 @@ def test_every_answer_is_short_speakable_and_claims_nothing() -> None:
             assert len(text) <= (140 if language == "en" else 60), text
             assert not re.search(r"[*_#\n()<>{}\[\]]", text), text
             assert spoken(text, language).strip()
-            talk = TalkFilter(language)
-            assert (talk.push(text) + talk.close()).strip() == text
+            if not entry.talk:  # "Okay" as an answer to thanks is what the model may not say of a command
+                talk = TalkFilter(language)
+                assert (talk.push(text) + talk.close()).strip() == text
 
 
 def test_there_are_enough_entries() -> None:
