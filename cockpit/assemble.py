@@ -181,7 +181,7 @@ class _Loading:
         """Every part, warm."""
         profile, models = self.profile, self.models
         generations, turn_ids = Generations(), TurnIds()
-        engines = self.engines()
+        engines, tts = self.engines()
         dialogue = DialogueManager.create(
             _vehicle(profile),
             engines.model,
@@ -194,7 +194,6 @@ class _Loading:
         words = hotwords if profile.asr.hotwords else None
         recogniser = ChainRecognizer(engines.recogniser, engines.asr_turns)
         asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
-        tts = TtsStage({name: ChainVoice(voice, engines.tts_turns) for name, voice in engines.voices.items()})
         guidance = self.guidance(engines, tracer)
         scheduler: LlmScheduler = UNSCHEDULED
         warm_ups, on_wake = None, _nothing
@@ -219,8 +218,8 @@ class _Loading:
         cache_bytes = section.cache_mb << 20
         return GuidanceStage(voices, over_reply=section.over_reply, lease=lease, cache_bytes=cache_bytes, tracer=tracer)
 
-    def engines(self) -> Engines:
-        """The models, warm."""
+    def engines(self) -> tuple[Engines, TtsStage]:
+        """The models, warm, and the stage that speaks: its apologies are made while the voices warm up."""
         profile, models, placements = self.profile, self.models, self.placements
         with self.growth.around("asr"):
             recogniser = _timed("asr", self.announce, lambda: _recogniser(profile, models, placements))
@@ -229,8 +228,11 @@ class _Loading:
         espeak = models.load(factory.PHONEMIZERS, PHONEMES, None)
         models.opened.callback(espeak.close)
         with self.growth.around("tts"):
-            voices = _timed("tts", self.announce, lambda: _voices(profile, models, espeak, placements))
-        return Engines(recogniser, voices, model, espeak, EngineTurns(), EngineTurns())
+            voices = _voices(profile, models, espeak, placements)
+            turns = EngineTurns()
+            tts = TtsStage({name: ChainVoice(voice, turns) for name, voice in voices.items()})
+            _timed("tts", self.announce, tts.warm_up)
+        return Engines(recogniser, voices, model, espeak, EngineTurns(), turns), tts
 
     def language_model(self) -> CausalLM:
         """The language model with room for every text; on a device all its graphs are captured."""
@@ -270,8 +272,6 @@ def _voices(
     for language, name in chosen:
         options = factory.VoiceOptions(language, placements.tts, espeak, profile.tts.speed)
         voices[language] = models.load(factory.VOICES, name, options)
-    for voice in voices.values():
-        voice.warm_up()
     return voices
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cockpit import assemble
+from cockpit.assemble import Assembly
 from cockpit.profile.sections import Profile
 from cockpit.scheduling.placements import engine_placements
 from models.engines.tts.espeak import EspeakWorker
@@ -52,3 +53,10 @@ def test_speed_reaches_both_voices(model_dir: Callable[[str], Path]) -> None:
         worker.close()
     for language in TEXTS:
         assert fast[language] < 0.85 * usual[language], language
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_apology_for_a_lost_turn_can_be_heard(cpu_assembly: Assembly, language: Language) -> None:
+    frames = list(cpu_assembly.parts.tts.apology(1, 0, language, 0))
+    assert sum(len(frame.samples) for frame in frames) > 8000
+    assert frames[-1].last
