@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,9 @@ def test_an_unknown_model_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 # --- profile -------------------------------------------------------------------------------------------------------
-def test_profile_check(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_profile_check(capsys: pytest.CaptureFixture[str], tmp_path: Path, model_dir: Callable[[str], Path]) -> None:
+    for name in load_profile("cpu").profile.models:  # a profile is good where it can start
+        model_dir(name)
     assert run(capsys, "profile", "check", "cpu")[0] == 0
     bad = tmp_path / "bad.yaml"
     bad.write_text("asr: {modle: x, threads: 0}\n")

@@ -22,6 +22,12 @@ START_S = 300.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def heeds_signals() -> None:
+    """In a child, before it begins: what the tests were started under (nohup) may have had signals ignored."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def built(model_dir: Callable[[str], Path]) -> None:
     for name in load_profile("cpu").profile.models:
@@ -49,6 +55,7 @@ class Child:
                 cwd=ROOT,
                 env=environment,
                 start_new_session=True,
+                preexec_fn=heeds_signals,
             )
 
     def has_handlers(self) -> bool:
@@ -175,14 +182,16 @@ def test_a_process_that_does_not_end_is_ended_by_force(folder: Path) -> None:
         "    time.sleep(100)\n"
     )
     command = [sys.executable, "-c", code]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, preexec_fn=heeds_signals
+    )
     assert process.stdout is not None
     child = int(process.stdout.readline())
     process.terminate()
     _, said = process.communicate(timeout=60.0)
     assert (process.returncode, said) == (143, "cockpit: stopped by SIGTERM\n")
     assert not socket.exists()
-    assert not Path(f"/proc/{child}").exists()
+    until(lambda: not Path(f"/proc/{child}").exists())
 
 
 def test_a_signal_swallowed_by_a_finalizer_is_raised_again() -> None:
@@ -201,6 +210,12 @@ def test_a_signal_swallowed_by_a_finalizer_is_raised_again() -> None:
         "    raise SystemExit(stopped.exit_code)\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        check=False,
+        preexec_fn=heeds_signals,
     )
     assert (ran.returncode, ran.stderr) == (129, "")
