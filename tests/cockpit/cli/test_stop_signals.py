@@ -55,7 +55,7 @@ class Child:
                 cwd=ROOT,
                 env=environment,
                 start_new_session=True,
-                preexec_fn=heeds_signals,
+                preexec_fn=heeds_signals,  # noqa: PLW1509
             )
 
     def has_handlers(self) -> bool:
@@ -183,7 +183,12 @@ def test_a_process_that_does_not_end_is_ended_by_force(folder: Path) -> None:
     )
     command = [sys.executable, "-c", code]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, preexec_fn=heeds_signals
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        preexec_fn=heeds_signals,  # noqa: PLW1509
     )
     assert process.stdout is not None
     child = int(process.stdout.readline())
