@@ -164,6 +164,9 @@ def _declined(evidence: Evidence) -> bool:
     return bool(negations) and object_said and (bool(after) or not evidence.of("verb"))
 
 
+_ARTICLES = frozenset(("the", "a", "an", "my", "our", "your"))
+
+
 def _only_named(evidence: Evidence) -> bool:
     """ "Seat heating makes you sick": a thing alone means "on" as long as nothing unknown is said of it."""
     told = any(evidence.of(group) for group in ("verb", "amount", "feel", "zone", "unit")) or evidence.numbers
@@ -171,7 +174,8 @@ def _only_named(evidence: Evidence) -> bool:
         return False
     end = evidence.of("device")[-1].end
     covered = {i for match in evidence.matches for i in range(match.start, match.end)}
-    return sum(i not in covered for i in range(end, len(evidence.tokens))) >= 2
+    unknown = (evidence.words[i] for i in range(end, len(evidence.tokens)) if i not in covered)
+    return sum(word not in _ARTICLES for word in unknown) >= 2
 
 
 def _follow_up(evidence: Evidence, last_call: ToolCall | None) -> list[CallCandidate]:

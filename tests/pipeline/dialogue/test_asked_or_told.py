@@ -31,6 +31,7 @@ def _said(dialogue: DialogueManager, *texts: str) -> list[str]:
     ("text", "tool", "arguments"),
     [
         ("Set the driver temperature to 24 degrees?", "set_temperature", {"zone": "driver", "value": 24.0}),
+        ("Re-circulate the air, please.", "set_recirculation", {"on": True}),
         ("Please turn off the AC?", "set_air_conditioning", {"on": False}),
         ("Lower the volume?", "set_volume", {"action": "change", "value": -10.0}),
         ("Open the sunroof?", "set_sunroof", {"position": "open"}),
