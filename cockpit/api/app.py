@@ -171,7 +171,7 @@ class _Routes:
         name, service = self._services.text(body.model)
         tokenizer = service.model.tokenizer
         if isinstance(body.prompt, str):
-            prompt = tuple(tokenizer.encode(body.prompt, add_special=True))
+            prompt = tuple(tokenizer.encode_plain(body.prompt, add_special=True))
         else:
             prompt = _known(body.prompt, tokenizer, "prompt")
         if not prompt:

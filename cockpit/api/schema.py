@@ -187,7 +187,7 @@ class ChatRequest(Generated):
 
 
 class CompletionRequest(Generated):
-    """POST /v1/completions. prompt: a text, or token ids."""
+    """POST /v1/completions. prompt: a text, whose control marks are plain text, or token ids."""
 
     prompt: Text | Annotated[list[int], Field(min_length=1)]
     max_tokens: Annotated[int, Field(ge=1)] = 16

@@ -361,12 +361,12 @@ class DialogueManager:
     def _chat_tokens(self, text: str, language: Language, *, turn_id: int | None = None) -> list[int]:
         assert self.lm is not None
         messages = [*self._messages(language, turn_id), {"role": "user", "content": text[:400]}]
-        return self.lm.tokenizer.encode(self.lm.chat.render(messages))
+        return self.lm.chat.encode(messages, self.lm.tokenizer)
 
     def _history_tokens(self, language: Language) -> list[int]:
         """What every chat text of this language begins with until more is heard."""
         assert self.lm is not None
-        return self.lm.tokenizer.encode(self.lm.chat.render(self._messages(language), add_generation_prompt=False))
+        return self.lm.chat.encode(self._messages(language), self.lm.tokenizer, add_generation_prompt=False)
 
     def _messages(self, language: Language, turn_id: int | None = None) -> list[dict[str, str]]:
         messages = [{"role": "system", "content": _SYSTEM[language]}]

@@ -73,7 +73,7 @@ class Chooser:
         by_text = {call_text(call): call for call in calls}
         most_tokens = max(len(written.encode()) for written in by_text)
         constraint = Grammar.compile(_any_of(list(by_text)), tokenizer).start()
-        prompt = tokenizer.encode(self._prompt(text))
+        prompt = self._lm.chat.encode(_messages(text), tokenizer)
         steps = scheduler.on(self._session, ahead=ahead)
         fill(self._session, prompt, steps, cancelled=cancelled)
         ttft_ms = 0.0
@@ -88,12 +88,12 @@ class Chooser:
             raise RuntimeError(f"the grammar let through what is no call: {tokenizer.decode(written)!r}")
         return None if chosen is None else Choice(chosen, ttft_ms)
 
-    def _prompt(self, text: str) -> str:
-        messages = [{"role": "system", "content": _SYSTEM}]
-        for said, call in _EXAMPLES:
-            messages += [{"role": "user", "content": said}, {"role": "assistant", "content": call_text(call)}]
-        messages.append({"role": "user", "content": text[:HEARD_CHARACTERS]})
-        return self._lm.chat.render(messages)
+
+def _messages(text: str) -> list[dict[str, str]]:
+    messages = [{"role": "system", "content": _SYSTEM}]
+    for said, call in _EXAMPLES:
+        messages += [{"role": "user", "content": said}, {"role": "assistant", "content": call_text(call)}]
+    return [*messages, {"role": "user", "content": text[:HEARD_CHARACTERS]}]
 
 
 def call_text(call: ToolCall) -> str:

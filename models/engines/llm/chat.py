@@ -75,24 +75,55 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
     ) -> list[int]:
-        """Token ids of the rendered messages. Contents are data: control marks written in them stay plain text.
+        """Token ids of the rendered messages. Whatever stands in them is data: a control mark written in a content, in
+        a call (its name, its arguments) or in a tool's definition stays plain text.
 
-        tools: their definitions come from the program, not from outside, and are rendered as the template does.
         Raises InputError as `render` does.
         """
-        texts: list[str] = []
-
-        def kept(message: Message) -> dict[str, Any]:
-            content = message.get("content")
-            if not isinstance(content, str) or not content:
-                return dict(message)
-            texts.append(content.translate(_MARKS))
-            return {**message, "content": f"\ue000{len(texts) - 1}\ue001"}
-
+        kept = _Data(tokenizer)
         rendered = self.render(
-            [kept(message) for message in messages], tools=tools, add_generation_prompt=add_generation_prompt
+            [kept.message(message) for message in messages],
+            tools=None if tools is None else [kept.marks_out_of(tool) for tool in tools],
+            add_generation_prompt=add_generation_prompt,
         )
         ids: list[int] = []
         for number, part in enumerate(_DATA.split(rendered)):
-            ids += tokenizer.encode_plain(texts[int(part)]) if number % 2 else tokenizer.encode(part)
+            ids += tokenizer.encode_plain(kept.texts[int(part)]) if number % 2 else tokenizer.encode(part)
         return ids
+
+
+class _Data:
+    """The texts that are taken out of messages before they are rendered; a placeholder stands for each."""
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self.texts: list[str] = []
+        self._tokenizer = tokenizer
+
+    def message(self, message: Message) -> dict[str, Any]:
+        """Its content is taken out, and of its other texts those that hold a mark."""
+        made = {key: value if key == "role" else self.marks_out_of(value) for key, value in message.items()}
+        content = message.get("content")
+        if isinstance(content, str) and content:
+            made["content"] = self._placeholder(content)
+        return made
+
+    def marks_out_of(self, value: Any) -> Any:
+        """`value` without texts that hold a mark, keys included. The others stay: how a text is cut into tokens
+        depends on its neighbours, and models know calls and definitions as one text.
+
+        Templates write these values as JSON, so what is put back is escaped as in JSON.
+        """
+        if isinstance(value, str):
+            text = value.translate(_MARKS)
+            written = json.dumps(text, ensure_ascii=False)[1:-1]
+            plain = self._tokenizer.encode(text) == self._tokenizer.encode_plain(text)
+            return text if plain else self._placeholder(written)
+        if isinstance(value, Mapping):
+            return {self.marks_out_of(key): self.marks_out_of(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.marks_out_of(item) for item in value]
+        return value
+
+    def _placeholder(self, text: str) -> str:
+        self.texts.append(text.translate(_MARKS))
+        return f"\ue000{len(self.texts) - 1}\ue001"

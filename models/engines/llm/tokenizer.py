@@ -39,9 +39,13 @@ class TextTokenizer:
         ids = list(self.inner.encode(text, add_special_tokens=False).ids)
         return [self._bos_id, *ids] if add_special and self._bos_id is not None else ids
 
-    def encode_plain(self, text: str) -> list[int]:
-        """Token ids of `text` as data: whatever stands in it, no control token comes out. For words from outside."""
-        return list(self._plain.encode(text, add_special_tokens=False).ids)
+    def encode_plain(self, text: str, add_special: bool = False) -> list[int]:
+        """Token ids of `text` as data: whatever stands in it, no control token comes out. For words from outside.
+
+        add_special: put the start token first.
+        """
+        ids = list(self._plain.encode(text, add_special_tokens=False).ids)
+        return [self._bos_id, *ids] if add_special and self._bos_id is not None else ids
 
     @cached_property
     def _plain(self) -> Tokenizer:
