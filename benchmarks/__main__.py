@@ -61,6 +61,9 @@ BENCHMARKS = (
     Benchmark("scheduler.policy", "the online policy on two simulated machines", "CPU", "3 min"),
     Benchmark("scheduler.capacity", "how many dialogue sessions fit", "CPU", "2 min"),
     Benchmark("scheduler.isolation", "navigation beside loads, in lanes and without", "CPU, GPU", "1 min"),
+    Benchmark(
+        "scheduler.isolation_served", "navigation and guidance beside all else through the API", "CPU, GPU", "5 min"
+    ),
     Benchmark("scheduler.isolation_engine", "the same with the language model and the arbiter", "CPU, GPU", "2 min"),
 )
 

@@ -3,8 +3,9 @@
     python -m benchmarks tasks100 [--json] [--tasks N] [--profile cpu] [--no-peer]
 
 Both servers get the same messages and the same JSON schema and stream their answers: steady with 1, 2 and 4 requests
-open, and pulsed in bursts of 8. The tasks are in benchmarks/data/tasks100.yaml: zh and en; navigation, climate, media, several steps, follow-ups, questions, refusals, chat. accuracy: exactly the right
-calls. It is the language model's own; the voice chain's parse and guards have no part in it.
+open, and pulsed in bursts of 8. The tasks are in benchmarks/data/tasks100.yaml: zh and en; navigation, climate, media,
+several steps, follow-ups, questions, refusals, chat. accuracy: exactly the right calls. It is the language model's own;
+the voice chain's parse and guards have no part in it.
 """
 
 from __future__ import annotations
