@@ -18,11 +18,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 from cockpit.stage_failures import StageFailed, StageFailures, described, log_failure
+from cockpit.text_turns import TextAnswer, TextTurns
 from cockpit.wake_word import AlwaysAwake, WakeStage
 from pipeline.asr import AsrStage
 from pipeline.audio.sink import STALE, Played
@@ -261,6 +263,9 @@ class Runtime:
             parts.endpointer.command_complete,
             lambda: len(self.edges.transcripts) > 0,
         )
+        self._text_turns = TextTurns(
+            parts.dialogue, self._understand_stage, self.turn_log, parts.generations, parts.scheduler
+        )
 
     # --- life ------------------------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -299,6 +304,17 @@ class Runtime:
         self.turn_log.open(turn_id, generation).decided_ns = now_ns
         self.edges.transcripts.put(Transcript(turn_id, generation, 0, "final", text, language, 0.0, now_ns))
 
+    def ask_for_text(self, text: str, language: Language, turn_id: int, *, act: bool = True) -> Future[TextAnswer]:
+        """A turn asked in words whose reply is handed back, not spoken. Any thread. Raises Closed.
+
+        act: False only finds out what the words mean. See cockpit.text_turns.
+        """
+        answer = self._text_turns.expect(turn_id, act=act)
+        now_ns = time.monotonic_ns()
+        generation = self.parts.generations.current
+        self.edges.transcripts.put(Transcript(turn_id, generation, 0, "final", text, language, 0.0, now_ns))
+        return answer
+
     def guide(self, prompt: GuidancePrompt) -> int:
         """Speak a prompt of guidance beside whatever else is said; returns its id at once. Any thread.
 
@@ -326,6 +342,7 @@ class Runtime:
         self.parts.guidance.close()
         for thread in self._threads:
             thread.join(timeout=30.0)
+        self._text_turns.close()
         self.parts.sink.close()
         self._raise_failure()
         return self.turn_log.closed()
@@ -340,6 +357,7 @@ class Runtime:
             edge.close()
         for thread in self._threads:
             thread.join(timeout=10.0)
+        self._text_turns.close()
         self.parts.sink.close()
 
     def _raise_failure(self) -> None:
@@ -434,9 +452,9 @@ class Runtime:
             return None
         else:
             turn_id, generation = message.turn_id, message.generation
-        if self.parts.generations.is_stale(generation):
-            return None
         record = self.turn_log.get(turn_id)
+        if self.parts.generations.is_stale(generation) or (record is not None and record.closed):
+            return None
         if record is not None:
             record.failed = stage
         return TurnFailed(turn_id, generation, stage, now_ns)
@@ -614,6 +632,9 @@ class Runtime:
         self._observer.heard(transcript)
 
     def _understand(self, transcript: Transcript | TurnFailed) -> None:
+        if isinstance(transcript, Transcript) and transcript.turn_id in self._text_turns:
+            self._text_turns.answer(transcript)
+            return
         if self.parts.generations.is_stale(transcript.generation):
             return  # interrupted, and its turn closed, while this was on its way
         if isinstance(transcript, TurnFailed):

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import grp
 import hmac
 import logging
-import os
 import socket
-import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,20 +18,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from cockpit.api.app import Services, application
 from cockpit.api.errors import ApiError
 from cockpit.api.grants import Client
+from cockpit.unix_socket import listening, listening_on_loopback, peer_of
 from models.errors import StartupError
 
 log = logging.getLogger("cockpit.api")
 
-SOCKET_MODE = 0o660
 _UNIX_CLIENT = "unix-user"
 """How a connection's peer is named in its requests, with the user's number in place of a port."""
-_PEER = struct.Struct("3i")
 _BACKLOG = 128
 _KEEP_ALIVE_S = 30
 _START_S = 30.0
 _STOP_S = 10.0
-_MOST_PATH = 107
-"""Bytes of a unix socket's path."""
 
 
 class _PeerProtocol(H11Protocol):
@@ -45,8 +38,7 @@ class _PeerProtocol(H11Protocol):
         super().connection_made(transport)
         peer: socket.socket | None = transport.get_extra_info("socket")
         if peer is not None and peer.family == socket.AF_UNIX:
-            _, user_id, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-            self.client = (_UNIX_CLIENT, user_id)
+            self.client = (_UNIX_CLIENT, peer_of(peer)[0])
 
 
 class ApiServer:
@@ -75,10 +67,10 @@ class ApiServer:
         """
         if port is not None and not token:
             raise StartupError("api.port needs api.token_file: over loopback every program of this machine could ask")
-        sockets = [_unix_socket(path, group)]
+        sockets = [listening(path, "api.socket", group)]
         try:
             if port is not None:
-                sockets.append(_loopback(port))
+                sockets.append(listening_on_loopback(port, "api.port"))
         except BaseException:
             _close(path, sockets)
             raise
@@ -139,72 +131,6 @@ def _client_of(token: str | None) -> Callable[[Request], Client]:
         return Client(None)
 
     return client
-
-
-def _unix_socket(path: Path, group: str | None) -> socket.socket:
-    if len(os.fsencode(path)) > _MOST_PATH:
-        raise StartupError(f"api.socket {path} is longer than {_MOST_PATH} bytes: name a shorter path")
-    with _faults(path):
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _clear(path)
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            before = os.umask(0o777 & ~SOCKET_MODE)
-            try:
-                made.bind(str(path))
-            finally:
-                os.umask(before)
-            if group is not None:
-                os.chown(path, -1, _group_id(group))
-            os.chmod(path, SOCKET_MODE)
-            made.listen(_BACKLOG)
-        except BaseException:
-            made.close()
-            raise
-        return made
-
-
-def _loopback(port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(("127.0.0.1", port))
-        made.listen(_BACKLOG)
-    except OSError as error:
-        made.close()
-        raise StartupError(f"api.port {port} cannot be opened ({error.strerror}): name another") from error
-    return made
-
-
-def _group_id(group: str) -> int:
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError as error:
-        raise StartupError(f"api.group {group!r} does not exist: groupadd --system {group}") from error
-
-
-def _clear(path: Path) -> None:
-    """Remove a socket that nobody listens on. Raises StartupError when somebody does, or when it is something else."""
-    if not path.exists():
-        return
-    if not path.is_socket():
-        raise StartupError(f"{path} is in the way of the API's socket and is no socket: move it")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
-    raise StartupError(f"another Cockpit serves {path}: stop it first")
-
-
-@contextlib.contextmanager
-def _faults(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StartupError(f"api.socket {path} cannot be made ({error.strerror}): name another path") from error
 
 
 def _close(path: Path, sockets: list[socket.socket]) -> None:

@@ -33,6 +33,7 @@ class Api:
     """A server that runs."""
 
     server: ApiServer
+    services: Services
     text: TextService
     _forgetting: _Forgetting | None
 
@@ -105,10 +106,10 @@ def open_api(
         text.close()
         raise
     if service is None:
-        return Api(server, text, None)
+        return Api(server, services, text, None)
     if service.control is not None:
         service.control.orders.beside = lambda: {"api": services.stats()}
-    return Api(server, text, _Forgetting(text.pool, service.evicted))
+    return Api(server, services, text, _Forgetting(text.pool, service.evicted))
 
 
 def _scheduler_of(

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +22,7 @@ from cockpit.profile.load import load_profile
 from cockpit.runtime import NullSink
 from cockpit.scheduling.control_socket import default_socket
 from cockpit.telemetry.logs import LogLevel, configure
+from cockpit.wyoming.service import open_wyoming
 from models.errors import InputError, StartupError
 
 SocketOption = Annotated[
@@ -34,6 +35,11 @@ def default_api_socket() -> Path:
     return default_socket().with_name("api.sock")
 
 
+def default_wyoming_socket() -> Path:
+    """Beside the control socket."""
+    return default_socket().with_name("wyoming.sock")
+
+
 def serve(
     profile: ProfileName = "cpu",
     socket: SocketOption = None,
@@ -43,9 +49,10 @@ def serve(
     trace: TraceFile = None,
     log_level: LogOption = LogLevel.info,
 ) -> None:
-    """Run the voice chain and the OpenAI-compatible API until a signal ends it.
+    """Run the voice chain and the OpenAI-compatible API, and Wyoming where the profile says so, until a signal ends it.
 
-    The socket is printed once requests are taken. Ctrl-C ends it with exit code 130, SIGTERM with 143, SIGHUP with 129.
+    The addresses are printed once requests are taken. Ctrl-C ends it with exit code 130, SIGTERM with 143, SIGHUP with
+    129.
     """
     configure(log_level)
     section = load_profile(profile).profile.api
@@ -63,17 +70,23 @@ def serve(
 
 @contextmanager
 def _serving(talk: Talk, path: Path, *, audible: bool) -> Iterator[None]:
-    """The API around the body. It ends before the engines do, also when a signal comes meanwhile. audible: whether
-    somebody hears what guidance says.
+    """The API, and Wyoming where the profile wants it, around the body. They end before the engines do, also when a
+    signal comes meanwhile. audible: whether somebody hears what guidance says.
     """
-    api = open_api(talk.profile, talk.assembly, path, talk.runtime.guide if audible else None)
+    opened = ExitStack()
     try:
+        api = open_api(talk.profile, talk.assembly, path, talk.runtime.guide if audible else None)
+        opened.callback(api.close)
+        wyoming = open_wyoming(talk.profile, talk.assembly, talk.runtime, api.services, default_wyoming_socket())
+        if wyoming is not None:
+            opened.callback(wyoming.stop)
+            typer.echo(f"serving Wyoming on {' and '.join(wyoming.addresses)}")
         port = "" if api.server.port is None else f" and http://127.0.0.1:{api.server.port}/v1"
         typer.echo(f"serving {path}{port}; Ctrl-C ends it")
         yield
     finally:
         with stop_signals.shielded():
-            api.close()
+            opened.close()
 
 
 def send(

@@ -214,6 +214,35 @@ class ApiSection(Section):
         return self
 
 
+class WyomingSection(Section):
+    """The Wyoming server that `cockpit serve` opens for satellites and other voice programs. Off unless named here."""
+
+    socket: Annotated[str, Field(pattern=r"^(off|auto|/.+)$")] = "off"
+    """`auto`: beside the control socket, as `wyoming.sock`. Or a path of at most 107 bytes. Its mode is 0660."""
+    group: str | None = None
+    """Members of this group may ask too, not only this process's user and root."""
+    port: Annotated[int, Field(strict=True, ge=0, le=65_535)] | None = None
+    """A port on 127.0.0.1 (10300 is usual; 0: any free one). The protocol has no token: every program of this machine
+    may use it, as the `*` of `api.grants`."""
+    handle: Flag = False
+    """`true`: commands that clients send act on the car. `false`: they are only told what the words mean."""
+    connections: Annotated[int, Field(strict=True, ge=1, le=64)] = 16
+    """Clients that may be connected at once; more are refused."""
+
+    @model_validator(mode="after")
+    def _reachable(self) -> WyomingSection:
+        if self.group is not None and self.socket == "off":
+            raise ValueError("group is of the socket, which is off: leave it out, or set socket auto")
+        if self.handle and not self.opens:
+            raise ValueError("handle acts for clients of a socket or a port: set one, or leave it out")
+        return self
+
+    @property
+    def opens(self) -> bool:
+        """Whether a server is wanted at all."""
+        return self.socket != "off" or self.port is not None
+
+
 class WakeSection(Section):
     """The wake word. Without an engine everything that is said is for the car."""
 
@@ -295,6 +324,7 @@ class Profile(Section):
     wake: WakeSection = WakeSection()
     control: ControlSection = ControlSection()
     api: ApiSection = ApiSection()
+    wyoming: WyomingSection = WyomingSection()
     orchestration: OrchestrationSection | None = None
     """Red lines, clusters, eviction and policy. Without it, and without `tasks`, nothing shares the device."""
     tasks: dict[str, TaskSection] = Field(default_factory=dict)

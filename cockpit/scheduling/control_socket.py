@@ -7,13 +7,11 @@ still writes is read and dropped.
 
 from __future__ import annotations
 
-import grp
 import logging
 import os
 import pwd
 import socket
 import socketserver
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +26,7 @@ from cockpit.profile.memory_budget import MemoryPlan
 from cockpit.scheduling.dispatcher import Dispatcher
 from cockpit.scheduling.maintenance import Maintenance
 from cockpit.telemetry.watch import Watch
+from cockpit.unix_socket import clear_stale, group_id, peer_of
 from models.errors import InputError, StartupError
 
 log = logging.getLogger("cockpit.scheduling.control_socket")
@@ -45,7 +44,6 @@ BACKLOG: Final = 128
 ANSWER_S: Final = 10.0
 """How long a caller waits for an answer."""
 _RETRY_S: Final = 0.02
-_PEER = struct.Struct("3i")
 Handler = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
@@ -212,8 +210,8 @@ class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         self.refusals = threading.BoundedSemaphore(MAX_REFUSALS)
         self._thread: threading.Thread | None = None
         self._inode = 0
-        self._gid = _gid(group)
-        _clear_stale(path)
+        self._gid = None if group is None else group_id(group, "control.group")
+        clear_stale(path, "control.socket")
         _own_folder(path.parent)
         before = os.umask(0o117)
         try:
@@ -239,8 +237,7 @@ class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
     def refusal(self, connection: socket.socket) -> str:
         """Empty when the kernel vouches for a caller that may ask."""
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        _, uid, gid = _PEER.unpack(raw)
+        uid, gid = peer_of(connection)
         if may_ask(uid, gid, os.getuid(), self._gid):
             return ""
         return f"user {uid} may not ask: run as the service's user ({os.getuid()}), as root, or join the socket's group"
@@ -275,17 +272,6 @@ def may_ask(uid: int, gid: int, own_uid: int, allowed_gid: int | None) -> bool:
     return allowed_gid in os.getgrouplist(name, gid)
 
 
-def _gid(group: str | None) -> int | None:
-    if group is None:
-        return None
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError as error:
-        raise StartupError(
-            f"group {group!r} of the control socket does not exist: groupadd --system {group}"
-        ) from error
-
-
 def _own_folder(folder: Path) -> None:
     """Make the socket's folder. Raises StartupError for one in which another user could replace the socket."""
     try:
@@ -295,22 +281,6 @@ def _own_folder(folder: Path) -> None:
         raise StartupError(f"control socket folder {folder} cannot be made ({error.strerror}): name another") from error
     if owner not in (os.getuid(), 0):
         raise StartupError(f"control socket folder {folder} belongs to user {owner}: name another")
-
-
-def _clear_stale(path: Path) -> None:
-    """Take away a socket nobody listens on. Raises StartupError when somebody does, or when it is no socket."""
-    if not path.exists():
-        return
-    if not path.is_socket():
-        raise StartupError(f"{path} is in the way of the control socket and is no socket: move it")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
-            return
-    raise StartupError(f"another Cockpit listens on {path}: stop it first (systemctl stop cockpit)")
 
 
 class ControlClient:

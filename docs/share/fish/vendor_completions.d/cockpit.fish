@@ -11,7 +11,7 @@ complete -c cockpit -n '__cockpit_at "cockpit"' -a 'demo' -d 'Fetch and build wh
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'say' -d 'Play WAV files through the whole chain, one after another, at the speed they were spoken.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'listen' -d 'Listen to the microphone and answer through the speaker until a signal ends it.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'ask' -d 'Answer text as if it had been heard: one line, or every line of standard input in one process until its end.'
-complete -c cockpit -n '__cockpit_at "cockpit"' -a 'serve' -d 'Run the voice chain and the OpenAI-compatible API until a signal ends it.'
+complete -c cockpit -n '__cockpit_at "cockpit"' -a 'serve' -d 'Run the voice chain and the OpenAI-compatible API, and Wyoming where the profile says so, until a signal ends it.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'send' -d 'Ask a running `cockpit serve`: the answer is printed as it is made.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'places' -d 'Index a place file (GeoPackage, CSV, JSON lines), and try what a name finds.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'models' -d 'Fetch, list, build and verify model weights.'

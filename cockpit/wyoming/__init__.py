@@ -1,0 +1,1 @@
+"""The Wyoming protocol: recognition, voices and commands for satellites and other voice programs."""
