@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from cockpit import __version__
-from cockpit.cli.output import report_error
+from cockpit.cli.output import report_error, run_program
 from models.errors import CockpitError, StartupError
 
 EXIT_CODES: tuple[tuple[int | str, str], ...] = (
@@ -96,10 +96,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit. `arguments` default to those of the process."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        build_app(next((word for word in arguments if not word.startswith("-")), None))(arguments)
-    except CockpitError as error:
+        app = build_app(next((word for word in arguments if not word.startswith("-")), None))
+    except CockpitError as error:  # a package that the command needs is missing
         report_error(error, as_json="--json" in arguments)
         raise SystemExit(error.exit_code) from error
+    run_program(app, arguments, "cockpit")
 
 
 def _print_version(wanted: bool) -> None:

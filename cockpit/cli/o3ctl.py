@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cockpit.cli.output import JsonFlag, print_json, print_json_line, report_error, table_lines
+from cockpit.cli.output import JsonFlag, print_json, print_json_line, report_error, run_program, table_lines
 from cockpit.scheduling.control_socket import ControlClient, default_socket
 from models.errors import CockpitError
 
@@ -361,7 +361,7 @@ def _decisions(decisions: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    app(prog_name="o3ctl")
+    run_program(app, sys.argv[1:], "o3ctl")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -44,6 +44,30 @@ def report_error(error: CockpitError, *, as_json: bool, program: str = "cockpit"
     if as_json:
         print_json({"error": {"type": type(error).__name__, "message": str(error), "exit_code": error.exit_code}})
     sys.stderr.write(f"{program}: {error}\n")
+
+
+USAGE_ERROR: type[Any] = typer.BadParameter.__bases__[0]
+"""What typer raises for a command line that it cannot read; it exports no name for it."""
+
+
+def run_program(app: typer.Typer, arguments: list[str], program: str) -> NoReturn:
+    """Run a command line and exit. What went wrong is said on stderr, and with `--json` in one object on stdout."""
+    as_json = "--json" in arguments
+    try:
+        code = app(arguments, prog_name=program, standalone_mode=False)
+    except CockpitError as error:
+        report_error(error, as_json=as_json, program=program)
+        raise SystemExit(error.exit_code) from error
+    except USAGE_ERROR as error:
+        error.show()
+        if as_json:
+            fault = {"type": "UsageError", "message": error.format_message(), "exit_code": error.exit_code}
+            print_json({"error": fault})
+        raise SystemExit(error.exit_code) from error
+    except typer.Abort as error:
+        sys.stderr.write("Aborted!\n")
+        raise SystemExit(1) from error
+    raise SystemExit(code if isinstance(code, int) else 0)
 
 
 def size_text(count_bytes: float) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cockpit import __version__, cli
-from cockpit.cli import COMMANDS, Command, checks, main
+from cockpit.cli import COMMANDS, Command, checks, main, o3ctl
 from cockpit.cli.output import print_table, size_text
 from cockpit.profile import runnable
 from cockpit.profile.load import load_profile
@@ -46,6 +46,28 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Registry:
     monkeypatch.setattr(storing, "load_registry", lambda: made)
     monkeypatch.setenv("COCKPIT_CACHE", str(tmp_path / "cache"))
     return made
+
+
+# --- what cannot be read ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("program", [main, o3ctl.main])
+@pytest.mark.parametrize("words", [["--bad"], ["status", "--bad"], ["no-such-command"], ["profile", "check", "a", "b"]])
+def test_a_command_line_that_cannot_be_read_is_an_object_too(
+    program: Callable[[], None], words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for more in ([], ["--json"]):
+        monkeypatch.setattr(sys, "argv", ["program", *words, *more])
+        with pytest.raises(SystemExit) as ended:
+            program()
+        printed = capsys.readouterr()
+        assert ended.value.code == 2
+        assert "Usage:" in printed.err
+        assert "Error:" in printed.err
+        if more:
+            fault = json.loads(printed.out)["error"]
+            assert (fault["type"], fault["exit_code"]) == ("UsageError", 2)
+            assert fault["message"] in printed.err
+        else:
+            assert not printed.out
 
 
 # --- models --------------------------------------------------------------------------------------------------------
