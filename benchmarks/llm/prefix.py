@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks.harness.report import command_line
 from cockpit.api.errors import ApiError
-from cockpit.api.text import Finished, Piece, TextRequest, TextService
+from cockpit.api.generation import Finished, Piece, TextRequest
+from cockpit.api.text import TextService
 from models.engines.llm.causal_lm import CausalLM
 from models.store.store import Store
-from pipeline.dialogue.llm_steps import UNSCHEDULED
 
 MODEL = "qwen2.5-coder-0.5b-instruct"
 SESSIONS = 10
@@ -37,7 +37,7 @@ def measure(lm: CausalLM, prefix_tokens: int) -> dict[str, Any]:
     encode = lm.tokenizer.encode
     prefix = (encode(SYSTEM) * (prefix_tokens // len(encode(SYSTEM)) + 1))[:prefix_tokens]
     prompts = [tuple(prefix + encode(QUESTION.format(minute=minute))) for minute in range(SESSIONS)]
-    service = TextService(lm, lambda _task: UNSCHEDULED, most_running=CACHES, parked_bytes=PARKED_BYTES)
+    service = TextService(lm, most_running=CACHES, parked_bytes=PARKED_BYTES)
     try:
         first_round = [_ask(service, prompt, f"d{index}") for index, prompt in enumerate(prompts)]
         again = [

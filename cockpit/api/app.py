@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from cockpit.api import chat
 from cockpit.api.errors import ApiError, invalid, of_validation
+from cockpit.api.generation import Finished, Generation, Piece, TextRequest
 from cockpit.api.grants import NS_PER_MS, Client, Grants
 from cockpit.api.schema import (
     ChatRequest,
@@ -31,7 +32,7 @@ from cockpit.api.schema import (
     TokenizeRequest,
 )
 from cockpit.api.speech import SpeechService, pcm16, samples_of, wav_of
-from cockpit.api.text import Finished, Generation, Piece, TextRequest, TextService
+from cockpit.api.text import TextService
 from cockpit.arbiter.config import NAVIGATION
 from models.engines.base import Audio
 from models.engines.llm.sampling import Sampling, TokenChance

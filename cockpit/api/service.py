@@ -17,10 +17,10 @@ from cockpit.api.text import TextService
 from cockpit.arbiter.config import DIALOGUE
 from cockpit.assemble import Assembly
 from cockpit.profile.sections import Profile
-from cockpit.scheduling.llm_lease import EvictedSessions, LaneLlmScheduler, TaskLane
+from cockpit.scheduling.batch_lease import BatchLane, BatchLease
+from cockpit.scheduling.llm_lease import EvictedSessions, TaskLane
 from cockpit.scheduling.service import SchedulingService
 from cockpit.scheduling.voice_task import must_bind
-from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler
 from pipeline.frames import GuidancePrompt
 from pipeline.guidance import GuidanceStage
 
@@ -82,7 +82,7 @@ def open_api(
     token = None if section.token_file is None else read_token(section.token_file)
     text = TextService(
         assembly.engines.model,
-        _scheduler_of(service, assembly.engines.model.use if assembly.placements.llm is not None else None),
+        _lane_of(service, assembly.engines.model.use if assembly.placements.llm is not None else None),
         most_running=section.requests,
         most_waiting=section.waiting,
         parked_bytes=section.parked_mb << 20,
@@ -112,22 +112,18 @@ def open_api(
     return Api(server, services, text, _Forgetting(text.pool, service.evicted))
 
 
-def _scheduler_of(
+def _lane_of(
     service: SchedulingService | None, on_lane: Callable[[str], None] | None
-) -> Callable[[str], LlmScheduler]:
-    """A scheduler per request. on_lane: see TaskLane."""
+) -> Callable[[str], BatchLane] | None:
+    """A lane per task. on_lane: see TaskLane."""
+    if service is None:
+        return None
 
-    def scheduler(task: str) -> LlmScheduler:
-        if service is None:
-            return UNSCHEDULED
-        lane = TaskLane(service.device, bind=must_bind(service, task), on_lane=on_lane)
-        return LaneLlmScheduler(service.dispatcher, task, lane, service.evicted, _nothing)
+    def lane(task: str) -> BatchLane:
+        bound = TaskLane(service.device, bind=must_bind(service, task), on_lane=on_lane)
+        return BatchLease(service.dispatcher, task, bound, service.evicted)
 
-    return scheduler
-
-
-def _nothing() -> None:
-    return None
+    return lane
 
 
 def _health(service: SchedulingService | None, guidance: GuidanceStage) -> Callable[[], dict[str, Any]]:

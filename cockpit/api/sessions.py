@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cockpit.api.parked import ParkedStatus, ParkedTexts
+from models.engines.llm.batch import TextBatch
 from models.engines.llm.session import LmSession
 from models.errors import InputError
 
@@ -20,8 +20,6 @@ log = logging.getLogger("cockpit.api.sessions")
 
 LEAST_TOKENS = 16
 """A shorter beginning is computed as fast as it is copied."""
-_WAIT_S = 0.1
-"""How often a request that waits for a text looks whether it is still wanted."""
 
 
 def _nothing() -> None:
@@ -47,7 +45,7 @@ class Seat:
 class PoolStatus:
     """The caches now. bytes: what their texts take; sessions: name, dialogue, cached tokens and whether a request runs.
 
-    copied: beginnings that came from another text or from host memory.
+    copied: beginnings that came from another text or from host memory. moved: texts brought to the front.
     """
 
     open: int
@@ -56,6 +54,7 @@ class PoolStatus:
     cached_tokens: int
     bytes: int
     copied: int
+    moved: int
     sessions: tuple[tuple[str, str, int, bool], ...]
     parked: ParkedStatus
 
@@ -69,30 +68,47 @@ class SessionPool:
     def __init__(self, open_session: Callable[[], LmSession], most: int, parked_bytes: int = 0) -> None:
         self._open_session = open_session
         self._most = most
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._seats: list[Seat] = []
         self._turn = 0
         self._copied = 0
+        self._moved = 0
         self.parked = ParkedTexts(parked_bytes)
 
-    @contextmanager
-    def borrow(self, tokens: Sequence[int], owner: str, give_up: Callable[[], bool]) -> Iterator[Seat | None]:
-        """A cache for the body, by one thread at a time; None when `give_up` while all were busy.
+    def take(self, tokens: Sequence[int], owner: str, most_busy: int | None = None) -> Seat | None:
+        """A cache for one request, until `give`; None while there is none, or while `most_busy` are taken.
 
-        A dialogue with a name gets its own back, and waits for it while another of its requests runs. Others get the
-        idle one that shares the longest beginning with `tokens`, a new one while there may be more, and else the one
-        that was not used for the longest time. Call `prepare` before it is written to.
+        A dialogue with a name gets its own back, and must wait for it while another of its requests runs. Others get
+        the idle one that shares the longest beginning with `tokens`, a new one while there may be more, and else the
+        one that was not used for the longest time. Call `prepare` before it is written to.
         """
-        seat = self._take(tokens, owner, give_up)
-        if seat is None:
-            yield None
-            return
-        try:
-            yield seat
-        finally:
-            with self._changed:
-                seat.busy = False
-                self._changed.notify_all()
+        with self._lock:
+            if most_busy is not None and sum(seat.busy for seat in self._seats) >= most_busy:
+                return None
+            seat = self._free(tokens, owner)
+            if seat is None:
+                return None
+            self._turn += 1
+            if seat.owner != owner:
+                seat.displaced = seat.displaced or seat.owner
+            seat.busy, seat.owner, seat.used = True, owner, self._turn
+            return seat
+
+    def give(self, seat: Seat) -> None:
+        """The request is over; what it cached stays."""
+        with self._lock:
+            seat.busy = False
+
+    def bring_to_front(self, seat: Seat, batch: TextBatch) -> None:
+        """Where runs are shared, in place of the idle text that was used least recently. No more are busy at a time
+        than fit in front.
+        """
+        with self._lock:
+            if batch.in_front(seat.session):
+                return
+            idle = [other for other in self._seats if not other.busy and batch.in_front(other.session)]
+            batch.bring_to_front(seat.session, min(idle, key=lambda other: other.used).session)
+            self._moved += 1
 
     def prepare(self, seat: Seat, tokens: Sequence[int], at_boundary: Callable[[], None] = _nothing) -> int:
         """Park what another dialogue had in this cache, then copy the longest beginning of `tokens` into it. Returns
@@ -133,7 +149,7 @@ class SessionPool:
 
     def forget_evicted(self, was_evicted: Callable[[str], bool]) -> None:
         """Give back the memory of idle texts that the arbiter evicted. was_evicted: asked once for each name."""
-        with self._changed:
+        with self._lock:
             for seat in self._seats:
                 if not seat.busy and was_evicted(seat.session.name):
                     seat.session.forget()
@@ -151,19 +167,6 @@ class SessionPool:
         shared = [(session.shares(tokens), session) for session in others]
         count, session = max(shared, key=lambda pair: pair[0], default=(0, None))
         return session, count
-
-    def _take(self, tokens: Sequence[int], owner: str, give_up: Callable[[], bool]) -> Seat | None:
-        with self._changed:
-            while not give_up():
-                seat = self._free(tokens, owner)
-                if seat is not None:
-                    self._turn += 1
-                    if seat.owner != owner:
-                        seat.displaced = seat.displaced or seat.owner
-                    seat.busy, seat.owner, seat.used = True, owner, self._turn
-                    return seat
-                self._changed.wait(_WAIT_S)
-            return None
 
     def _free(self, tokens: Sequence[int], owner: str) -> Seat | None:
         own = next((seat for seat in self._seats if owner and seat.owner == owner), None)
@@ -188,7 +191,7 @@ class SessionPool:
         return len(self._seats)
 
     def status(self) -> PoolStatus:
-        with self._changed:
+        with self._lock:
             seats = list(self._seats)
             sessions = tuple((seat.session.name, seat.owner, seat.session.cached, seat.busy) for seat in seats)
             return PoolStatus(
@@ -198,13 +201,14 @@ class SessionPool:
                 cached_tokens=sum(seat.session.cached for seat in seats),
                 bytes=sum(seat.session.body.bytes_for(seat.session.cached) for seat in seats),
                 copied=self._copied,
+                moved=self._moved,
                 sessions=sessions,
                 parked=self.parked.status(),
             )
 
     def close(self) -> None:
         """Give every cache back. No request may run."""
-        with self._changed:
+        with self._lock:
             for seat in self._seats:
                 seat.session.close()
             self._seats.clear()

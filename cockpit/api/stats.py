@@ -14,7 +14,7 @@ NS_PER_MS = 1e6
 
 
 class Timed(Protocol):
-    """What is read of cockpit.api.text.Finished. Times in ms; tpot_ms: None below two tokens."""
+    """What is read of cockpit.api.generation.Finished. Times in ms; tpot_ms: None below two tokens."""
 
     @property
     def new_tokens(self) -> int: ...
@@ -37,6 +37,7 @@ class _Task:
     ttft: LatencyHistogram = field(default_factory=LatencyHistogram)
     tpot: LatencyHistogram = field(default_factory=LatencyHistogram)
     queue: LatencyHistogram = field(default_factory=LatencyHistogram)
+    prefill: LatencyHistogram = field(default_factory=LatencyHistogram)
 
     def shown(self) -> dict[str, Any]:
         return {
@@ -51,6 +52,7 @@ class _Task:
             "ttft_ms": _quantiles(self.ttft),
             "tpot_ms": _quantiles(self.tpot),
             "queue_ms": _quantiles(self.queue),
+            "prefill_ms": _quantiles(self.prefill),
         }
 
 
@@ -58,12 +60,14 @@ class TextStats:
     """Counted since the start. Any thread may call.
 
     requests: answered whole. stopped: cut short by their client, a deadline or the arbiter. refused: too many waited.
-    prompt_tokens = reused_tokens (copied, or cached already) + prefill_tokens (computed).
+    prompt_tokens = reused_tokens (copied, or cached already) + prefill_tokens (computed). queue_ms: until it joined the
+    batch; prefill_ms: from then to the computed prompt, beside other texts; tpot_ms: after that.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tasks: dict[str, _Task] = {}
+        self._steps: dict[int, int] = {}
 
     def refused(self, task: str) -> None:
         with self._lock:
@@ -73,12 +77,25 @@ class TextStats:
         with self._lock:
             self._of(task).stopped += 1
 
-    def computed(self, task: str, prompt_tokens: int, reused_tokens: int) -> None:
-        """A prompt is in the cache."""
+    def stepped(self, texts: int) -> None:
+        """One run gave a token to so many texts."""
+        with self._lock:
+            self._steps[texts] = self._steps.get(texts, 0) + 1
+
+    def batches(self) -> dict[str, Any]:
+        """How many texts the runs had."""
+        with self._lock:
+            steps, rows = sum(self._steps.values()), sum(size * count for size, count in self._steps.items())
+            sizes = {str(size): count for size, count in sorted(self._steps.items())}
+        return {"steps": steps, "mean_size": round(rows / steps, 3) if steps else None, "steps_by_size": sizes}
+
+    def computed(self, task: str, prompt_tokens: int, reused_tokens: int, prefill_ms: float) -> None:
+        """A prompt is in the cache, so long after its request joined."""
         with self._lock:
             counted = self._of(task)
             counted.prompt_tokens += prompt_tokens
             counted.reused_tokens += reused_tokens
+            counted.prefill.add(round(prefill_ms * NS_PER_MS))
 
     def finished(self, task: str, answer: Timed) -> None:
         with self._lock:

@@ -11,6 +11,9 @@ from cockpit.arbiter.requests import FREE, QUEUE_FULL, QUEUED, REFUSED, Request
 AGEING_STEP_NS: Final = 2_000_000_000
 """A waiting request rises by one priority level each time this passes; never into the urgent levels."""
 
+MOST_MEMBERS: Final = 32
+"""Texts in the batches of all tasks together: see members.py."""
+
 _SLACK_BITS: Final = 64
 _SLOT_BITS: Final = 16
 _SLOT_MASK: Final = (1 << _SLOT_BITS) - 1
@@ -39,7 +42,7 @@ class Queues:
     __slots__ = ("_free", "_limits", "heaps", "high_water", "refusals", "requests", "waiting")
 
     def __init__(self, tasks: tuple[TaskProfile, ...]) -> None:
-        size = sum(task.queue_limit for task in tasks) + len(tasks)
+        size = sum(task.queue_limit for task in tasks) + len(tasks) + MOST_MEMBERS
         self.requests = tuple(Request(slot) for slot in range(size))
         self._free = list(reversed(self.requests))
         self._limits = tuple(task.queue_limit for task in tasks)
@@ -59,6 +62,10 @@ class Queues:
         if len(self.heaps[task]) >= self._limits[task] or not self._free:
             return None
         return self._free.pop()
+
+    def take_member(self) -> Request | None:
+        """A free request for a text of a batch, which needs no place in the queue."""
+        return self._free.pop() if self._free else None
 
     def refuse(self, task: int, reason: int = QUEUE_FULL) -> Request:
         """The task's standing refusal, with its reason; read it before the next submit."""

@@ -111,11 +111,12 @@ class Arbiter:
         expected_ns: int = 0,
         deadline_ns: int = 0,
         judged: bool = True,
+        batch: bool = False,
     ) -> Request:
         """Queue a request. Its state is QUEUED, or REFUSED with the reason (then it needs no `finish`).
 
         expected_ns: how long it should run, for its slack. deadline_ns: 0 stands for now plus the task's SLA.
-        judged: see Request.
+        judged, batch: see Request.
         """
         if kv_bytes and not self.ledger.could_ever_hold(task, kv_bytes):
             self.log.note(now_ns, task, OVER_BUDGET)
@@ -134,6 +135,7 @@ class Arbiter:
         request.tokens = 0
         request.first_token_ns = 0
         request.judged = judged
+        request.batch = batch
         request.degraded = False
         request.reason = IN_ORDER
         request.key = order_key(self._priorities[task], request.deadline_ns - expected_ns, now_ns, request.slot)
@@ -146,7 +148,7 @@ class Arbiter:
 
         None when nothing can start now. `yield_bits` is up to date afterwards.
         """
-        skip = self._paused()
+        skip = self.paused
         waiting = self.queues.waiting
         heaps = self.queues.heaps
         while True:
@@ -216,7 +218,7 @@ class Arbiter:
             if session is None or session.doomed:
                 request.reason = EVICTED
                 return STOP
-        if now_ns - request.submitted_ns > self.tasks[task].timeout_ns:
+        if not request.batch and now_ns - request.submitted_ns > self.tasks[task].timeout_ns:
             request.reason = TIMED_OUT
             self.timeouts += 1
             return STOP
@@ -225,15 +227,21 @@ class Arbiter:
         if now_ns > request.slice_ends_ns and self._someone_waits_for(request, now_ns):
             request.reason = SLICE_OVER
             return RELEASE
+        if request.batch and self.queues.waiting >> task & 1:
+            request.reason = SLICE_OVER
+            return RELEASE
         return CONTINUE
 
     def requeue(self, request: Request, now_ns: int) -> None:
         """Take a RELEASEd request back into its queue: it keeps its memory and goes on later, degraded."""
         bounds = self.config.policy
         self._leave_lane(request.task)
-        request.degraded = True
-        request.chunk_tokens = min(bounds.prefill_chunk_tokens)
-        request.keep_ratio = min(bounds.kv_keep_ratio)
+        if request.batch:  # its texts are late or not, each for itself
+            request.submitted_ns = now_ns
+        else:
+            request.degraded = True
+            request.chunk_tokens = min(bounds.prefill_chunk_tokens)
+            request.keep_ratio = min(bounds.kv_keep_ratio)
         request.key = self._degraded_key(request, now_ns)
         self.queues.push(request)
         self.log.note(now_ns, request.task, SLICE_OVER)
@@ -250,7 +258,7 @@ class Arbiter:
             self._leave_lane(task)
             self.memory.let_go(request, now_ns)
             if request.judged:
-                self._measure(request, now_ns)
+                self.measure(request, now_ns)
         elif request.state == QUEUED:
             self.queues.remove(request)
             if request.degraded:
@@ -266,7 +274,7 @@ class Arbiter:
         if self.floor.entered != entered and self.policy.red_line():
             self._apply_arm()
 
-    def _measure(self, request: Request, now_ns: int) -> None:
+    def measure(self, request: Request, now_ns: int) -> None:
         """A stream is judged by its first token: that is what its user waits for, and the token floor judges the rest.
         Urgent tasks are judged by their end, whatever they report.
         """
@@ -356,7 +364,7 @@ class Arbiter:
 
     def _someone_waits_for(self, request: Request, now_ns: int) -> bool:
         bit = 1 << request.task
-        ready = self.queues.waiting & ~self._paused()
+        ready = self.queues.waiting & ~self.paused
         if not ready:
             return False
         behind = self._degraded_key(request, now_ns)
@@ -381,7 +389,9 @@ class Arbiter:
                 if self._priorities[task] <= BACKGROUND_PRIORITY:
                     self.hardware_paused |= 1 << task
 
-    def _paused(self) -> int:
+    @property
+    def paused(self) -> int:
+        """Bit t: nothing of task t may start."""
         return self.operator_paused | self.floor.paused | self.hardware_paused
 
     def evict(self, session: str, now_ns: int) -> str:

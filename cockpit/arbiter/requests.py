@@ -62,10 +62,12 @@ class Request:
     kv_bytes: what its session must be able to hold. chunk_tokens, draft_tokens, keep_ratio: what the decision gave.
     first_token_ns: when its first token was reported, 0 before; its latency ends there (TTFT) unless it is urgent.
     judged: somebody waits for it; what is computed ahead of need is in no latency and never late.
+    batch: it holds the lane for several texts, its members, and at each boundary other requests of its task go first.
     key: place in its queue, lower first. degraded: it was late and now runs behind shorter ones with less KV.
     """
 
     __slots__ = (
+        "batch",
         "chunk_tokens",
         "deadline_ns",
         "degraded",
@@ -104,6 +106,7 @@ class Request:
         self.lane = 0
         self.first_token_ns = 0
         self.judged = True
+        self.batch = False
         self.chunk_tokens = 0
         self.draft_tokens = 0
         self.keep_ratio = 1.0

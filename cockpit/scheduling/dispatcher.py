@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from cockpit.arbiter import members
 from cockpit.arbiter.arbiter import Arbiter
 from cockpit.arbiter.requests import QUEUED, REFUSED, RELEASE, RUNNING, STOP, YIELD, Request
 from cockpit.arbiter.status import Status, snapshot
@@ -90,10 +91,14 @@ class Lease:
         kv_bytes: int = 0,
         expected_ms: float = 0.0,
         judged: bool = True,
+        batch: bool = False,
         give_up: Callable[[], bool] = bool,
     ) -> None:
-        """Wait for the task's turn. Raises Refused; nothing is held then. See `Dispatcher.lease`."""
-        self._request = self._dispatcher.submit(self._task, session, kv_bytes, int(expected_ms * 1e6), judged)
+        """Wait for the task's turn. Raises Refused; nothing is held then. See `Dispatcher.lease`.
+
+        batch: for several texts, see cockpit.arbiter.members.
+        """
+        self._request = self._dispatcher.submit(self._task, session, kv_bytes, int(expected_ms * 1e6), judged, batch)
         self.give_up, self.stopped = give_up, ""
         self._pending = self._since = 0
         self._told_first = False
@@ -182,15 +187,28 @@ class Dispatcher:
             lease.give_back()
 
     # --- for Lease -------------------------------------------------------------------------------------------------
-    def submit(self, task: int, session: str | None, kv_bytes: int, expected_ns: int, judged: bool) -> Request:
-        """Ask for the task's turn. Raises Refused when the arbiter does not admit the request."""
+    def submit(
+        self, task: int, session: str | None, kv_bytes: int, expected_ns: int, judged: bool, batch: bool = False
+    ) -> Request:
+        """Ask for the task's turn. Raises Refused when the arbiter does not admit the request. A batch of this task
+        that holds the lane is told at its next boundary.
+        """
         with self._lock:
             request = self.arbiter.submit(
-                task, self._clock_ns(), session=session, kv_bytes=kv_bytes, expected_ns=expected_ns, judged=judged
+                task,
+                self._clock_ns(),
+                session=session,
+                kv_bytes=kv_bytes,
+                expected_ns=expected_ns,
+                judged=judged,
+                batch=batch,
             )
             if request.state == REFUSED:
                 raise Refused(f"{self.arbiter.task_names[task]}: {request.why}")
             self._granted[request.slot].clear()
+            running = self.arbiter.running[task]
+            if running is not None and running.batch:
+                self._nudged |= 1 << task
             self._pump()
             return request
 
@@ -199,6 +217,35 @@ class Dispatcher:
         if not self._await(request, give_up):
             why = _GIVEN_UP if request.state == QUEUED else request.why
             raise Refused(f"{self.arbiter.task_names[request.task]}: {why}")
+
+    # --- for texts of a batch: see cockpit.arbiter.members ---------------------------------------------------------
+    def join(self, task: int, session: str, kv_bytes: int, submitted_ns: int) -> Request | None:
+        """Raises Refused for what will never fit."""
+        with self._lock:
+            member = members.join(
+                self.arbiter, task, self._clock_ns(), session=session, kv_bytes=kv_bytes, submitted_ns=submitted_ns
+            )
+            if member is not None and member.state == REFUSED:
+                raise Refused(f"{self.arbiter.task_names[task]}: {member.why}")
+            return member
+
+    def grow(self, member: Request, kv_bytes: int) -> bool:
+        with self._lock:
+            return members.grow(self.arbiter, member, kv_bytes, self._clock_ns())
+
+    def report_member(self, member: Request, new_tokens: int) -> str:
+        with self._lock:
+            return members.report(self.arbiter, member, new_tokens, self._clock_ns())
+
+    def leave(self, member: Request) -> None:
+        with self._lock:
+            members.leave(self.arbiter, member, self._clock_ns())
+            self._pump()
+
+    def room_bytes(self, task: int) -> int:
+        """KV memory that the sessions of `task` may hold."""
+        with self._lock:
+            return min(self.arbiter.ledger.budgets[task], self.arbiter.ledger.arena_bytes)
 
     def finish(self, request: Request, new_tokens: int) -> None:
         """The request ends, whatever came of it."""

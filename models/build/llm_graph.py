@@ -67,7 +67,7 @@ class DecoderGraph:
         """The model, read top to bottom."""
         s = self.shape
         table = self.weights.embedding()
-        hidden = lookup(self.e, table, "input_ids", "same" if s.tied else "embed", lead=[1, -1], width=s.hidden)
+        hidden = lookup(self.e, table, "input_ids", "same" if s.tied else "embed", lead=[0, 0], width=s.hidden)
         if s.gemma:
             hidden = self.e.op("Mul", hidden, self.e.weight("embed_scale", np.array([s.hidden**0.5], self.dtype)))
         residual = ""
@@ -80,8 +80,9 @@ class DecoderGraph:
             hidden = self._feed_forward(normed, layer)
             if s.gemma:
                 hidden = self._norm(hidden, f"blk.{layer}.post_ffw_norm.weight")
-        last = self.e.op("Gather", self.e.op("Add", hidden, residual), "rows", axis=1)
-        self.e.op("Squeeze", self._norm(last, "output_norm.weight"), self.e.ints(0), name="hidden")
+        flat = self.e.op("Reshape", self.e.op("Add", hidden, residual), self.e.ints(-1, s.hidden))
+        last = self.e.op("Gather", flat, "rows", axis=0)
+        self.e.op("Identity", self._norm(last, "output_norm.weight"), name="hidden")
         return self._body_model()
 
     # --- layers ---------------------------------------------------------------------------------------------------
@@ -176,12 +177,12 @@ class DecoderGraph:
     # --- the file -------------------------------------------------------------------------------------------------
     def _body_model(self) -> onnx.ModelProto:
         s = self.shape
-        cache = [1, s.kv_heads, "capacity", s.head_dim]
+        cache = ["texts", s.kv_heads, "capacity", s.head_dim]
         info, kind = helper.make_tensor_value_info, helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
         inputs = [
-            info("input_ids", TensorProto.INT64, [1, "tokens"]),
+            info("input_ids", TensorProto.INT64, ["texts", "tokens"]),
             info("rows", TensorProto.INT64, ["wanted"]),
-            info("seqlens_k", TensorProto.INT32, [1]),
+            info("seqlens_k", TensorProto.INT32, ["texts"]),
             info("total_len", TensorProto.INT32, [1]),
         ]
         outputs = [info("hidden", kind, ["wanted", s.hidden])]

@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from models.engines.llm.batch import BatchRuntime, TextBatch
 from models.engines.llm.chat import ChatTemplate
 from models.engines.llm.cpu import CpuLm
 from models.engines.llm.device import DeviceLm
@@ -22,6 +23,8 @@ from models.errors import InputError, ModelMissing, fetch_command
 
 FILES = ("config.json", "tokenizer.json", "model.onnx", "head.onnx", "model.bin")
 DEVICE_FILES = ("choose.onnx", "score.onnx")
+CPU_SLOTS, DEVICE_SLOTS = 64, 8
+"""Texts of a model that was not told how many: on a CPU one that is not used takes address space and no memory."""
 DEVICE_SUFFIXES = {"f16": "-f16", "f32-device": "-f32-device"}
 """The `quant` values whose folders hold graphs for devices, and how their names end."""
 
@@ -51,7 +54,7 @@ class LmConfig:
         return cls(**{**values, "stop_ids": tuple(values["stop_ids"])})
 
 
-class Runtime(Protocol):
+class Runtime(BatchRuntime, Protocol):
     """Where the graphs of a model run."""
 
     @property
@@ -62,8 +65,17 @@ class Runtime(Protocol):
         """Names of the lanes that `use` takes; empty on the CPU."""
         ...
 
+    @property
+    def token_bytes(self) -> int:
+        """Keys and values of one token."""
+        ...
+
     def open_body(self) -> Body:
         """The body for one more text. Raises InputError when there is no room for it."""
+        ...
+
+    def open_bodies(self) -> Sequence[Body]:
+        """The bodies of the block of slots whose texts may share runs. Raises InputError when it is taken."""
         ...
 
     def use(self, lane: str) -> None:
@@ -86,6 +98,7 @@ class CausalLM:
         runtime: Runtime,
         context_tokens: int,
         weights_bytes: int,
+        width: int = 8,
     ) -> None:
         self.config = config
         self.tokenizer = tokenizer
@@ -95,6 +108,7 @@ class CausalLM:
         self.context_tokens = context_tokens
         self.weights_bytes = weights_bytes
         self.head = runtime.head
+        self.width = width
         self._runtime = runtime
         self._open: WeakSet[LmSession] = WeakSet()
 
@@ -106,14 +120,17 @@ class CausalLM:
         threads: int = 2,
         context_tokens: int = 2048,
         placements: Mapping[str, Placement] | None = None,
-        slots: int = 8,
+        slots: int | None = None,
         drafts: Sequence[int] = (),
+        batch: int | None = None,
+        width: int = 8,
     ) -> CausalLM:
         """Load a built model. context_tokens: prompt and reply together.
 
-        Without placements it runs on the CPU with `threads`, and memory for a text is taken when one is opened. With
-        placements (by lane name, all on one device) the memory of `slots` texts is taken now. drafts: the values of
-        `LmSession.draft_tokens` whose runs a device captures.
+        slots: texts that `open_session` can open. Without placements the model runs on the CPU with `threads`, and a
+        text takes memory as it grows. With placements (by lane name, all on one device) the memory of all slots is
+        taken now. drafts: the values of `LmSession.draft_tokens` whose runs a device captures. batch: further slots,
+        for the texts of `open_batch`; up to `width` (a power of two) of them share a run.
         Raises ModelMissing, InputError (context longer than the model's, graphs of the other kind) or
         DeviceUnavailable (nowhere to run, or no memory).
         """
@@ -126,6 +143,10 @@ class CausalLM:
             raise InputError(
                 f"context_tokens {context_tokens} is outside 1..{config.context_tokens} of {model_dir.name}"
             )
+        slots = slots or (CPU_SLOTS if placements is None else DEVICE_SLOTS)
+        batch = (CPU_SLOTS if placements is None else 0) if batch is None else batch
+        if width < 1 or width & (width - 1) or width > LOGIT_ROWS:
+            raise InputError(f"width {width} is no power of two up to {LOGIT_ROWS}")
         if placements is not None and (not placements or slots < 1):
             raise InputError("a model on a device needs at least one lane and one slot")
         if not all(0 < drafted < min(LOGIT_ROWS, context_tokens) for drafted in drafts):
@@ -139,8 +160,8 @@ class CausalLM:
         chat = ChatTemplate.load(model_dir, bos_token=config.bos_token, eos_token=config.eos_token)
         runtime: Runtime
         if placements is None:
-            cache = (1, config.kv_heads, context_tokens, config.head_dim)
-            runtime = CpuLm.load(model_dir, threads=threads, layers=config.layers, cache_shape=cache)
+            cache = (slots + batch, config.kv_heads, context_tokens, config.head_dim)
+            runtime = CpuLm.load(model_dir, threads=threads, layers=config.layers, cache_shape=cache, block=batch)
         else:
             sizes = Sizes(
                 layers=config.layers,
@@ -151,10 +172,22 @@ class CausalLM:
                 capacity=context_tokens,
                 slots=slots,
                 drafts=tuple(drafts),
+                block=batch,
+                width=width,
             )
             runtime = DeviceLm.load(model_dir, placements, sizes)
         weights_bytes = (model_dir / "model.bin").stat().st_size
-        return cls(config, tokenizer, chat, runtime, context_tokens, weights_bytes)
+        return cls(config, tokenizer, chat, runtime, context_tokens, weights_bytes, width)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether it runs in lanes of a device and not on the CPU."""
+        return bool(self._runtime.lanes)
+
+    @property
+    def token_bytes(self) -> int:
+        """Keys and values of one token."""
+        return self._runtime.token_bytes
 
     def use(self, lane: str) -> None:
         """Let the next runs of every text go to `lane`, a name of `placements`. Raises KeyError."""
@@ -165,7 +198,14 @@ class CausalLM:
 
         Raises InputError when a model on a device has no free slot; `LmSession.close` gives one back.
         """
-        session = LmSession(self._runtime.open_body(), self.head, self.stop_ids)
+        return self._session(self._runtime.open_body())
+
+    def open_batch(self) -> TextBatch:
+        """The texts of the `batch` slots that the model was loaded with. Raises InputError when they are taken."""
+        return TextBatch(self._runtime, self.head, self._runtime.open_bodies(), self.width, self._session)
+
+    def _session(self, body: Body) -> LmSession:
+        session = LmSession(body, self.head, self.stop_ids)
         self._open.add(session)
         return session
 

@@ -1,7 +1,8 @@
 """The decoder in the lanes of one device: weights, caches and everything between token ids stay in its memory.
 
 One set of weights and one arena of caches serve every lane. Generating one token writes 16 bytes, replays two graphs
-that were captured for that text's slot, and reads back 8 bytes. Verifying drafted tokens works the same way.
+that were captured for that text's slot, and reads back 8 bytes. Verifying drafted tokens works the same way, and
+so does a token of several texts: their run covers 2, 4 or 8 slots beside each other.
 """
 
 from __future__ import annotations
@@ -12,22 +13,28 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
+from numpy.typing import NDArray
 
 from models.engines.llm.head import F32, Ids
-from models.engines.llm.memory import ID_BYTES, LOGIT_ROWS, KvArena, Scratch, Sizes
-from models.engines.llm.session import Body, Rows
+from models.engines.llm.memory import ID_BYTES, LOGIT_ROWS, KvArena, Scratch, Sizes, padded_rows
+from models.engines.llm.session import Body, Rows, Step
 from models.engines.placement import Buffer, GraphSession, Placement, dtype_of
 from models.errors import InputError
 
 STEPS_TO_CAPTURE = 4
+LOGIT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceHidden:
-    """Hidden states in device memory. graph_id: of the captured head that reads exactly these rows; -1: none."""
+    """Hidden states in device memory. graph_id: of the captured head that reads exactly these rows; -1: none.
+
+    wanted: which of the rows are asked for, in order; None: all.
+    """
 
     rows: Buffer
     graph_id: int
+    wanted: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,8 @@ class DeviceLm:
         self.lane_name = self.lanes[0]
         self._lanes = lanes
         self._bodies = bodies
+        self._batches: dict[tuple[str, int, int], ort.IOBinding] = {}
+        self._total = np.full(1, padded_rows(sizes.capacity), np.int32)
 
     @classmethod
     def load(cls, model_dir: Path, placements: Mapping[str, Placement], sizes: Sizes) -> DeviceLm:
@@ -78,7 +87,8 @@ class DeviceLm:
         arena = KvArena.allocate(first, sizes, kind)
         loaded = cls(lanes, sizes, arena, Scratch.allocate(first, sizes, kind), [])
         loaded._bodies += [
-            DeviceBody(loaded, slot, first.allocate((1, sizes.hidden), kind)) for slot in range(sizes.slots)
+            DeviceBody(loaded, slot, first.allocate((1, sizes.hidden), kind))
+            for slot in range(sizes.slots + sizes.block)
         ]
         loaded.wait()
         return loaded
@@ -100,30 +110,112 @@ class DeviceLm:
         """Until the present lane is idle."""
         self.lane.placement.read(self.scratch.position)
 
+    @property
+    def token_bytes(self) -> int:
+        return self.arena.slot_bytes // self.sizes.capacity
+
     def open_body(self) -> DeviceBody:
         """The body of a free slot. Raises InputError when every slot is taken."""
-        return self._bodies[self.arena.take()]
+        return self._bodies[self.arena.slots.take()]
+
+    def open_bodies(self) -> list[DeviceBody]:
+        return [self._bodies[slot] for slot in self.arena.slots.take_block()]
 
     def graph_id(self, slot: int, count: int, every_row: bool) -> int:
         """The captured graph of a run of `count` tokens of that slot; -1 where there is none."""
+        if slot >= self.sizes.captured:
+            return -1
         if not every_row:
             return slot if count == 1 else -1
         if count - 1 not in self.sizes.drafts:
             return -1
-        return self.sizes.slots * (1 + self.sizes.drafts.index(count - 1)) + slot
+        return self.sizes.captured * (1 + self.sizes.drafts.index(count - 1)) + slot
+
+    def step(self, steps: Sequence[Step], others: Sequence[Step]) -> DeviceHidden:
+        """See Runtime. One run over the smallest aligned stretch of slots that holds all of them."""
+        if len(steps) == 1:
+            only = steps[0]
+            return only.body.run([only.token], only.position, every_row=False)  # type: ignore[no-any-return]
+        slots = [step.body.slot for step in steps]
+        first, texts = self._stretch(min(slots), max(slots))
+        known = {step.body.slot: step for step in (*others, *steps)}
+        whole = [known.get(slot) for slot in range(first, first + texts)]
+        ids = np.array([0 if step is None else step.token for step in whole], np.int64)
+        positions = np.array([0 if step is None else step.position for step in whole], np.int32)
+        return DeviceHidden(self._run(first, ids, positions), self._head_graph(texts), tuple(s - first for s in slots))
+
+    def _stretch(self, lowest: int, highest: int) -> tuple[int, int]:
+        """First slot and number of the smallest captured run over both slots."""
+        start = self.sizes.slots
+        for texts in self.sizes.sizes:
+            first = start + (lowest - start) // texts * texts
+            if first >= start and highest < first + texts <= start + self.sizes.block:
+                return first, texts
+        raise ValueError(f"slots {lowest} and {highest} share no run of up to {self.sizes.width} texts")
+
+    def _run(self, first: int, ids: Ids, positions: NDArray[np.int32]) -> Buffer:
+        """Queue the captured run of one token for each slot from `first` on. Returns where its rows will be."""
+        texts, scratch = len(ids), self.scratch
+        feed = np.concatenate([positions.view(np.int64), ids])
+        self.lane.placement.write(scratch.first(scratch.batch_feed, len(feed)), feed)
+        rows = scratch.first(scratch.batch_hidden, texts)
+        key = self.lane_name, first, texts
+        binding = self._batches.get(key)
+        if binding is None:
+            binding = self._batches[key] = self.lane.body.binding()
+            self.arena.bind(binding, first, texts)
+            scratch.batch_feed.part(0, (texts,), np.dtype(np.int32)).bind_input(binding, "seqlens_k")
+            scratch.batch_feed.part(texts // 2 * ID_BYTES, (texts, 1)).bind_input(binding, "input_ids")
+            scratch.first(scratch.places, texts).bind_input(binding, "rows")
+            rows.bind_output(binding, "hidden")
+            binding.bind_cpu_input("total_len", self._total)  # see DeviceBody._fixed
+        if self.lane.placement.device == "cpu":
+            self._total[0] = positions.max() + 1
+        index = self.sizes.sizes.index(texts)
+        graph_id = self._batch_graphs + index * self.sizes.block + first - self.sizes.slots
+        self.lane.body.run(binding, graph_id=graph_id)
+        return rows
+
+    @property
+    def _batch_graphs(self) -> int:
+        """The first graph id of runs over several texts: after those of single slots."""
+        return self.sizes.captured * (1 + len(self.sizes.drafts))
+
+    def _head_graph(self, texts: int) -> int:
+        """The head's graph over the rows of such a run: one for each number of texts, they lie where all runs' do."""
+        return self._batch_graphs + self.sizes.sizes.index(texts)
+
+    def swap(self, one: Body, other: Body, counts: tuple[int, int]) -> None:
+        """See Runtime. What the longer text has beyond the shorter one is copied once, the rest by way of the host."""
+        assert isinstance(one, DeviceBody)
+        assert isinstance(other, DeviceBody)
+        rows = one.read_rows(counts[0])
+        one.copy_rows(other, 0, counts[1])
+        other.write_rows(rows, 0, counts[0])
+        one.trade_places(other)
 
     def capture(self) -> None:
-        """Run every slot's steps, one token and drafts, in every lane until they are captured. It overwrites what the
-        slots hold.
+        """Run every slot's steps, one token and drafts, and every run over several texts, in every lane until they are
+        captured. It overwrites what the slots hold.
         """
         present = self.lane_name
         for name in self.lanes:
             self.use(name)
-            for body in self._bodies:
+            for body in self._bodies[: self.sizes.captured]:
                 for drafted in (0, *self.sizes.drafts):
                     for _ in range(STEPS_TO_CAPTURE):
                         self.head.best_rows(body.run([0] * (1 + drafted), 0, every_row=drafted > 0))
+            for texts in self.sizes.sizes:
+                for first in range(0, self.sizes.width, texts):
+                    self._capture_batch(self.sizes.slots + first, texts)
         self.use(present)
+
+    def _capture_batch(self, first: int, texts: int) -> None:
+        if first + texts > self.sizes.slots + self.sizes.block:
+            return
+        for _ in range(STEPS_TO_CAPTURE):
+            rows = self._run(first, np.zeros(texts, np.int64), np.zeros(texts, np.int32))
+            self.head.best_rows(DeviceHidden(rows, self._head_graph(texts)))
 
 
 class DeviceBody:
@@ -139,6 +231,15 @@ class DeviceBody:
         self._loose: dict[str, ort.IOBinding] = {}
         self._total = np.zeros(1, np.int32)
         self._capacity = np.full(1, lm.sizes.capacity, np.int32)
+
+    def trade_places(self, other: DeviceBody) -> None:
+        """Take each other's slot with all that was captured for it."""
+        for name in ("slot", "row", "_captured", "_loose"):
+            mine = getattr(self, name)
+            setattr(self, name, getattr(other, name))
+            setattr(other, name, mine)
+        bodies = self._lm._bodies
+        bodies[self.slot], bodies[other.slot] = self, other
 
     def run(self, tokens: list[int], position: int, *, every_row: bool) -> DeviceHidden:
         """See Body. What is captured is queued only, and who reads the head's answer waits for both. Other runs are
@@ -159,7 +260,7 @@ class DeviceBody:
             return DeviceHidden(rows, graph_id - self.slot if every_row else self.slot)
         lm.lane.body.run(self._variable(count, rows, every_row))
         lm.wait()
-        return DeviceHidden(rows, -1 if every_row else self.slot)
+        return DeviceHidden(rows, -1 if every_row or self.slot >= lm.sizes.captured else self.slot)
 
     def bytes_for(self, tokens: int) -> int:
         """A slot is held whole."""
@@ -191,7 +292,7 @@ class DeviceBody:
         """Nothing: the arena keeps its memory."""
 
     def close(self) -> None:
-        self._lm.arena.give_back(self.slot)
+        self._lm.arena.slots.give_back(self.slot)
 
     def _fixed(self, count: int, rows: Buffer) -> ort.IOBinding:
         """The binding that the captured run of this shape always has.
@@ -220,7 +321,7 @@ class DeviceBody:
     def _bound(self) -> ort.IOBinding:
         """A binding that lacks total_len, the ids, which rows to return, and where."""
         binding = self._lm.lane.body.binding()
-        self._lm.arena.bind(self.slot, binding)
+        self._lm.arena.bind(binding, self.slot, 1)
         self._lm.scratch.position.bind_input(binding, "seqlens_k")
         return binding
 
@@ -248,14 +349,35 @@ class DeviceHead:
             self._run(hidden.rows, rows - 1, 1)
         if allowed is None:
             return int(lane.placement.read(scratch.first(scratch.best, 1))[0, 0])
+        return self._choose(0, allowed)
+
+    def _choose(self, row: int, allowed: Ids) -> int:
+        """The best of `allowed` in one row of the logits that the head wrote last."""
+        lane, scratch = self._lm.lane, self._lm.scratch
         ids = scratch.first(scratch.allowed, allowed.size)
         lane.placement.write(ids, allowed)
         binding = self._binding("choose", lane.choose)
         ids.bind_input(binding, "allowed")
-        scratch.first(scratch.logits, 1).bind_input(binding, "logits")
+        logits = scratch.logits.part(row * self._lm.sizes.vocab * LOGIT_BYTES, (1, self._lm.sizes.vocab))
+        logits.bind_input(binding, "logits")
         scratch.chosen.bind_output(binding, "id")
         lane.choose.run(binding)
         return int(lane.placement.read(scratch.chosen)[0])
+
+    def best_each(self, hidden: DeviceHidden, allowed: Sequence[Ids | None]) -> list[int]:
+        if hidden.wanted is None:
+            return [self.best(hidden, ids) for ids in allowed]
+        self._run_all(hidden)
+        lane, scratch = self._lm.lane, self._lm.scratch
+        best = lane.placement.read(scratch.first(scratch.best, hidden.rows.shape[0]))[:, 0]
+        places = zip(hidden.wanted, allowed, strict=True)
+        return [int(best[row]) if ids is None else self._choose(row, ids) for row, ids in places]
+
+    def row(self, hidden: DeviceHidden, index: int) -> DeviceHidden:
+        place = index if hidden.wanted is None else hidden.wanted[index]
+        width = self._lm.sizes.hidden
+        part = hidden.rows.part(place * width * hidden.rows.dtype.itemsize, (1, width))
+        return DeviceHidden(part, hidden.graph_id if hidden.rows.shape[0] == 1 else -1)
 
     def best_rows(self, hidden: DeviceHidden) -> Ids:
         read, scratch = self._lm.lane.placement.read, self._lm.scratch

@@ -40,6 +40,17 @@ class LmHead:
             mode = MODE_FEW if allowed.size <= FEW_LIMIT else MODE_MANY
         return int(self._run(hidden, mode, allowed)[0][-1, 0])
 
+    def best_each(self, hidden: F32, allowed: Sequence[Ids | None]) -> list[int]:
+        """The arg-max token of every row, among its own `allowed` where given: those without share one run."""
+        free = [row for row, ids in enumerate(allowed) if ids is None]
+        best = dict(zip(free, self.best_rows(hidden[free]).tolist(), strict=True)) if free else {}
+        rows = enumerate(allowed)
+        return [best[row] if ids is None else self.best(hidden[row : row + 1], ids) for row, ids in rows]
+
+    def row(self, hidden: F32, index: int) -> F32:
+        """One row, (1, hidden)."""
+        return hidden[index : index + 1]
+
     def best_rows(self, hidden: F32) -> Ids:
         """The arg-max token of every row, (R,)."""
         return np.concatenate([self._run(hidden[i], MODE_PLAIN, NO_IDS)[0][:, 0] for i in _slices(len(hidden))])

@@ -11,6 +11,8 @@ from models.engines.placement import Buffer, Placement
 from models.errors import InputError
 
 ALIGN_BYTES = 256
+ROW_GROUP = 16
+"""Rows of a head that fill whole pages: 16 x 64 x 4 bytes are one."""
 LOGIT_ROWS = 32
 """Rows whose logits exist at once: 19 MB of them with a vocabulary of 151,936."""
 ID_BYTES = 8
@@ -21,6 +23,8 @@ class Sizes:
     """What the memory is sized by. capacity: tokens per text; slots: texts.
 
     drafts: how many drafted tokens a run may verify from a captured graph; other numbers run without one.
+    block: further slots, for texts that are computed together. width: how many of these, from the first on, have
+    captured graphs and may share a run; a power of two.
     """
 
     layers: int
@@ -31,73 +35,115 @@ class Sizes:
     capacity: int
     slots: int
     drafts: tuple[int, ...] = ()
+    block: int = 0
+    width: int = 1
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many texts a captured run has: powers of two from 2 up to the width."""
+        return tuple(1 << power for power in range(1, self.width.bit_length()))
+
+    @property
+    def captured(self) -> int:
+        """Slots whose single steps are captured, from the first on."""
+        return self.slots + min(self.block, self.width)
 
 
-class KvArena:
-    """The caches of all texts in one allocation, so that many texts leave no holes. Slots are taken and given back."""
+class Slots:
+    """Which slots of an arena are free: `block` of them at the end, taken as one, the others one by one."""
 
-    def __init__(self, slots: tuple[dict[str, Buffer], ...], slot_bytes: int) -> None:
-        self.slot_bytes = slot_bytes
-        self._slots = slots
-        self._free = set(range(len(slots)))
-
-    @classmethod
-    def allocate(cls, placement: Placement, sizes: Sizes, dtype: np.dtype[np.generic]) -> KvArena:
-        """Every slot has (1, kv_heads, capacity, head_dim) per layer for keys and for values, each aligned."""
-        shape = (1, sizes.kv_heads, sizes.capacity, sizes.head_dim)
-        names = [f"{part}.{layer}" for layer in range(sizes.layers) for part in ("key", "value")]
-        one = _aligned(int(np.prod(shape)) * dtype.itemsize)
-        whole = placement.allocate((one * len(names) * sizes.slots + ALIGN_BYTES,), np.uint8)
-        start = -whole.address % ALIGN_BYTES
-        slots = tuple(
-            {
-                name: whole.part(start + (slot * len(names) + i) * one, shape, np.dtype(dtype))
-                for i, name in enumerate(names)
-            }
-            for slot in range(sizes.slots)
-        )
-        return cls(slots, one * len(names))
+    def __init__(self, count: int, block: int = 0) -> None:
+        self._single = count - block
+        self._block = block
+        self._free = set(range(count))
 
     @property
     def free(self) -> int:
-        """Slots that are not taken."""
-        return len(self._free)
+        """Slots that are taken one by one and are not."""
+        return sum(slot < self._single for slot in self._free)
 
     def take(self) -> int:
-        """The first free slot. Raises InputError when there is none."""
-        if not self._free:
+        """The first free slot outside the block. Raises InputError when there is none."""
+        free = [slot for slot in self._free if slot < self._single]
+        if not free:
             raise InputError(
-                f"all {len(self._slots)} texts of this model are open; close one, or load the model with more slots"
+                f"all {self._single} texts of this model are open; close one, or load the model with more slots"
             )
-        slot = min(self._free)
-        self._free.remove(slot)
-        return slot
+        self._free.remove(min(free))
+        return min(free)
+
+    def take_block(self) -> range:
+        """The block, free or empty. Raises InputError when it is taken."""
+        block = range(self._single, self._single + self._block)
+        if not self._free.issuperset(block):
+            raise InputError("the block of slots for texts that are computed together is taken; one batch may have it")
+        self._free.difference_update(block)
+        return block
 
     def give_back(self, slot: int) -> None:
         self._free.add(slot)
 
+
+class KvArena:
+    """The caches of all texts in one allocation, so that many texts leave no holes: (slots, kv_heads, rows, head_dim)
+    per layer for keys and for values.
+    """
+
+    def __init__(self, layers: dict[str, Buffer], capacity: int, block: int) -> None:
+        self.slots = Slots(next(iter(layers.values())).shape[0], block)
+        self.slot_bytes = sum(_one_slot(buffer, capacity) for buffer in layers.values())
+        self._layers = layers
+
+    @classmethod
+    def allocate(cls, placement: Placement, sizes: Sizes, dtype: np.dtype[np.generic]) -> KvArena:
+        shape = (sizes.slots + sizes.block, sizes.kv_heads, padded_rows(sizes.capacity), sizes.head_dim)
+        names = [f"{part}.{layer}" for layer in range(sizes.layers) for part in ("key", "value")]
+        one = _aligned(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+        whole = placement.allocate((one * len(names) + ALIGN_BYTES,), np.uint8)
+        start = -whole.address % ALIGN_BYTES
+        layers = {name: whole.part(start + i * one, shape, np.dtype(dtype)) for i, name in enumerate(names)}
+        return cls(layers, sizes.capacity, sizes.block)
+
     def heads(self, slot: int, start: int, count: int) -> list[Buffer]:
         """`count` positions from `start` on of every head, (count, head_dim) each, in the order of `Rows`."""
         out = []
-        for buffer in self._slots[slot].values():
-            _, kv_heads, capacity, head_dim = buffer.shape
-            row = head_dim * buffer.dtype.itemsize
-            out += [buffer.part((head * capacity + start) * row, (count, head_dim)) for head in range(kv_heads)]
+        for buffer in self._layers.values():
+            _, kv_heads, rows, head_dim = buffer.shape
+            row, heads = head_dim * buffer.dtype.itemsize, range(slot * kv_heads, (slot + 1) * kv_heads)
+            out += [buffer.part((head * rows + start) * row, (count, head_dim)) for head in heads]
         return out
 
-    def bind(self, slot: int, binding: ort.IOBinding) -> None:
-        """Past and present share one buffer: the graph writes new rows in place and copies nothing."""
-        for name, buffer in self._slots[slot].items():
+    def bind(self, binding: ort.IOBinding, first: int, texts: int) -> None:
+        """The slots of `texts` texts. Past and present share one buffer: the graph writes new rows in place and copies
+        nothing.
+        """
+        for name, whole in self._layers.items():
+            shape = (texts, *whole.shape[1:])
+            buffer = whole.part(first * (whole.size_bytes // whole.shape[0]), shape)
             buffer.bind_input(binding, f"past_{name}")
             buffer.bind_output(binding, f"present_{name}")
+
+
+def padded_rows(capacity: int) -> int:
+    """Rows of a slot: a slot then fills whole pages, and a run over texts beside each other has a place after the last
+    token of a full one.
+    """
+    return -(-(capacity + 1) // ROW_GROUP) * ROW_GROUP
+
+
+def _one_slot(buffer: Buffer, capacity: int) -> int:
+    """Bytes of the rows that a text can use."""
+    _, kv_heads, _, head_dim = buffer.shape
+    return kv_heads * capacity * head_dim * buffer.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
     """What every run shares, since one lane runs at a time.
 
-    feed: int64 (1 + capacity,): the position of the last token, then the ids. places: 0, 1, 2, ... int64. The others
-    are named as in the graphs.
+    feed: int64 (1 + capacity,): the position of the last token, then the ids. batch_feed: the same for one token of
+    several texts, int64 (width / 2 + width,): int32 positions, then the ids. batch_hidden: their rows. places: 0, 1,
+    2, ... int64. The others are named as in the graphs.
     """
 
     feed: Buffer
@@ -109,6 +155,8 @@ class Scratch:
     chosen: Buffer
     targets: Buffer
     log_probabilities: Buffer
+    batch_feed: Buffer
+    batch_hidden: Buffer
 
     @classmethod
     def allocate(cls, placement: Placement, sizes: Sizes, dtype: np.dtype[np.generic]) -> Scratch:
@@ -122,6 +170,8 @@ class Scratch:
             chosen=placement.allocate((1,), np.int64),
             targets=placement.allocate((LOGIT_ROWS,), np.int64),
             log_probabilities=placement.allocate((LOGIT_ROWS,), np.float32),
+            batch_feed=placement.allocate((sizes.width // 2 + 1 + sizes.width,), np.int64),
+            batch_hidden=placement.allocate((sizes.width, sizes.hidden), dtype),
         )
         placement.write(scratch.places, np.arange(sizes.capacity, dtype=np.int64))
         return scratch

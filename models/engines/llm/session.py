@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import finalize
 
 import numpy as np
@@ -40,6 +41,8 @@ def _no_boundary() -> None:
 class Body(Protocol):
     """The decoder for one text: the weights it shares with others and a KV cache of its own."""
 
+    slot: int
+    """Its place in the arena; texts in slots beside each other may share a run."""
     capacity: int
     """Tokens that fit in the cache."""
     kv_bytes: int
@@ -80,6 +83,14 @@ class Body(Protocol):
         ...
 
 
+class Step(NamedTuple):
+    """One token of one text, to be computed at `position`: everything before it is cached."""
+
+    body: Body
+    token: int
+    position: int
+
+
 Rows = NDArray[Any]
 """Keys and values in host memory, (2 x layers, kv_heads, tokens, head_dim): a layer's keys, then its values."""
 
@@ -101,6 +112,14 @@ class Head(Protocol):
 
     def best(self, hidden: Hidden, allowed: Ids | None = None) -> int:
         """The arg-max token of the last row, among `allowed` (int64, not empty) when given."""
+        ...
+
+    def best_each(self, hidden: Hidden, allowed: Sequence[Ids | None]) -> list[int]:
+        """The arg-max token of every row, each among its own `allowed` where that is given."""
+        ...
+
+    def row(self, hidden: Hidden, index: int) -> Hidden:
+        """One row of what a run over several texts gave."""
         ...
 
     def best_rows(self, hidden: Hidden) -> Ids:
@@ -135,10 +154,12 @@ class LmSession:
         self.accepted = 0
         self.body = body
         self._head = head
-        self._stop_ids = stop_ids
+        self.stop_ids = stop_ids
         self._tokens: list[int] = []
         self._cached = 0
         self._expected = body.capacity
+        self.exclusive: AbstractContextManager[Any] = nullcontext()
+        """Held while rows are written: a lock that the texts of one batch share, since a run may cover all of them."""
         self._writes: deque[tuple[int, int]] = deque([(0, 0)], _WRITES)
         """(serial number, first position written) of the last runs."""
         self._hidden: Hidden | None = None
@@ -173,6 +194,11 @@ class LmSession:
     def expect(self, tokens: int) -> None:
         """The text will not be longer than `tokens` before this is called again: what memory is booked for."""
         self._expected = min(tokens, self.capacity)
+
+    @property
+    def expected(self) -> int:
+        """What `expect` was told last."""
+        return self._expected
 
     def shares(self, tokens: Sequence[int]) -> int:
         """How many tokens at the beginning of `tokens` are cached here."""
@@ -222,11 +248,12 @@ class LmSession:
         self._tokens = wanted
         while done < len(wanted):
             count = min(COPY_TOKENS, len(wanted) - done)
-            self._note_write(done)
-            if not copy(done, count):
-                break
-            done += count
-            self._cached = done
+            with self.exclusive:
+                self._note_write(done)
+                if not copy(done, count):
+                    break
+                done += count
+                self._cached = done
             if done < len(wanted):
                 at_boundary()
                 if self._cached != done:  # forgotten at the boundary
@@ -250,7 +277,8 @@ class LmSession:
         self._cached, self._hidden = 0, None
         self._note_write(0)
         if self._release.alive:
-            self.body.drop_rows()
+            with self.exclusive:
+                self.body.drop_rows()
 
     def close(self) -> None:
         """Give the cache back; the session may not be used any more. Safe to call twice."""
@@ -270,6 +298,13 @@ class LmSession:
         When `cancelled`, it stops at the next chunk; what is missing is computed when it is next needed.
         Raises InputError when the text is empty or does not fit.
         """
+        reused = self.begin(tokens)
+        if self._hidden is None:
+            self._flush(chunk, cancelled, at_boundary)
+        return reused
+
+    def begin(self, tokens: Sequence[int]) -> int:
+        """As `set_tokens`, but nothing is computed yet: `compute` does, piece by piece."""
         wanted = list(tokens)
         self._check(wanted)
         limit = min(self._cached, len(wanted))
@@ -279,8 +314,60 @@ class LmSession:
             # Two rows at least: runs of one row round otherwise, and what was cached must not change what comes next.
             self._cached = min(reused, max(0, len(wanted) - 2))
             self._tokens = wanted
-            self._flush(chunk, cancelled, at_boundary)
         return reused
+
+    @property
+    def missing(self) -> int:
+        """Tokens that must be computed before the next one can be chosen; 0: `last_hidden` is there."""
+        return 0 if self._hidden is not None else max(1, len(self._tokens) - self._cached)
+
+    def compute(self, at_most: int) -> None:
+        """One run over up to `at_most` (two or more) of the missing tokens."""
+        start = min(self._cached, len(self._tokens) - 1)
+        count = len(self._tokens) - start
+        if count > at_most:  # what is left must not be a single row either: see `begin`
+            count = at_most if count - at_most > 1 else at_most - 1
+        self._cached = start
+        hidden = self._run(self._tokens[start : start + count], every_row=False)
+        self._hidden = hidden if self._cached == len(self._tokens) else None
+
+    @property
+    def last_hidden(self) -> Hidden | None:
+        """The last token's hidden state, where it is computed. On a device: until another run gives one."""
+        return self._hidden
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Append tokens that are computed when they are next needed."""
+        self._hidden = None
+        self._tokens.extend(tokens)
+
+    def next_step(self) -> Step:
+        """The one missing token, to be computed together with other texts'. Its owner calls `stepped` afterwards."""
+        assert self._hidden is None
+        assert len(self._tokens) - self._cached <= 1
+        self._cached = min(self._cached, len(self._tokens) - 1)
+        return Step(self.body, self._tokens[-1], self._cached)
+
+    def stepped(self, hidden: Hidden) -> None:
+        """The step was computed and gave `hidden`."""
+        self._cached += 1
+        self._hidden = hidden
+
+    def idle_step(self) -> Step:
+        """What a run over other texts computes in this one's slot, since it lies between theirs: a token after what is
+        cached, where the next run writes anyway.
+        """
+        self._note_write(self._cached)
+        return Step(self.body, 0, self._cached)
+
+    def note_step(self) -> None:
+        """A run is about to write the missing token's row."""
+        self._note_write(self._cached)
+
+    def note_move(self) -> None:
+        """The rows lie elsewhere now: who copies from them starts anew, and the slot's hidden state is another's."""
+        self._hidden = None
+        self._note_write(0)
 
     def prefill(
         self,
@@ -315,44 +402,27 @@ class LmSession:
         constraint, `draft_tokens` let one run yield several tokens, the same ones as without. choose: given the hidden
         state and the allowed ids (None: all), the next token; by default the likeliest. Nothing is drafted for it.
         """
-        room = min(max_new_tokens, self.capacity - len(self._tokens))
-        while room > 0 and not cancelled():
-            if constraint is not None:
-                if constraint.done:
-                    return
-                forced = constraint.forced()[:room]
-                if forced:
-                    self._hidden = None
-                    self._tokens.extend(forced)
-                    room -= len(forced)
-                    for token in forced:
-                        constraint.advance(token)
-                        if token in self._stop_ids:
-                            return
-                        yield token
-                    continue
-            elif self.draft_tokens and choose is None:
-                made = yield from self._drafted(room, cancelled, at_boundary)
+        going = Continuation(self, max_new_tokens, constraint)
+        while not going.over and not cancelled():
+            forced = going.forced()
+            if forced:
+                yield from forced
+                continue
+            if constraint is None and self.draft_tokens and choose is None:
+                made = yield from self.drafted_steps(going.room, cancelled, at_boundary)
                 if made is None:
                     return
                 if made:
-                    room -= made
+                    going.room -= made
                     continue
             self._flush(DEFAULT_CHUNK, cancelled, at_boundary)
             if self._hidden is None:
                 return
-            allowed = None if constraint is None else constraint.allowed()
-            token = (choose or self._head.best)(self._hidden, allowed)
-            if constraint is not None:
-                constraint.advance(token)
-            if token in self._stop_ids:
-                return
-            self._hidden = None
-            self._tokens.append(token)
-            room -= 1
-            yield token
+            token = (choose or self._head.best)(self._hidden, going.allowed())
+            if going.take(token):
+                yield token
 
-    def _drafted(
+    def drafted_steps(
         self, room: int, cancelled: Callable[[], bool], at_boundary: Callable[[], None]
     ) -> Generator[int, None, int | None]:
         """Guess what follows, verify it in one run, and yield what the model says: the guesses it agrees with and the
@@ -374,7 +444,7 @@ class LmSession:
         self.accepted += right
         self._cached = len(self._tokens)  # the rejected are overwritten by the next run
         for i, token in enumerate(said[: right + 1]):
-            if token in self._stop_ids or (i and cancelled()):
+            if token in self.stop_ids or (i and cancelled()):
                 return None
             computed = i < right and self._cached == len(self._tokens)  # not if forgotten since the last yield
             self._tokens.append(token)
@@ -441,10 +511,63 @@ class LmSession:
         """One run of the body over `tokens` placed after the cached ones."""
         if not self._release.alive:
             raise InputError(f"{self.name} is closed and its cache given back; open a new session")
-        self._note_write(self._cached)
-        hidden = self.body.run(tokens, self._cached, every_row=every_row)
+        with self.exclusive:
+            self._note_write(self._cached)
+            hidden = self.body.run(tokens, self._cached, every_row=every_row)
         self._cached += len(tokens)
         return hidden
+
+
+class Continuation:
+    """What comes after a session's text: how many tokens still may, which ones, and when it is over. Who drives it runs
+    the model and chooses.
+
+    over: a stop id came, the constraint is complete, or there is no room. room: tokens that may still come.
+    """
+
+    def __init__(self, session: LmSession, max_new_tokens: int, constraint: TokenConstraint | None) -> None:
+        self.session = session
+        self.constraint = constraint
+        self.room = min(max_new_tokens, session.capacity - len(session.tokens))
+        self._ended = False
+
+    @property
+    def over(self) -> bool:
+        return self._ended or self.room <= 0 or (self.constraint is not None and self.constraint.done)
+
+    def forced(self) -> list[int]:
+        """Append the tokens that the constraint leaves no choice about, and return them; without a stop id."""
+        if self.constraint is None:
+            return []
+        forced = self.constraint.forced()[: self.room]
+        if forced:
+            self.session.extend(forced)
+        self.room -= len(forced)
+        for index, token in enumerate(forced):
+            self.constraint.advance(token)
+            if token in self.session.stop_ids:
+                self._ended = True
+                return forced[:index]
+        return forced
+
+    def end(self) -> None:
+        """Nothing more comes: a stop id came some other way."""
+        self._ended = True
+
+    def allowed(self) -> Ids | None:
+        """The ids among which the next token is chosen; None: all."""
+        return None if self.constraint is None else self.constraint.allowed()
+
+    def take(self, token: int) -> bool:
+        """Append the chosen token; False for a stop id, which is not part of the text."""
+        if self.constraint is not None:
+            self.constraint.advance(token)
+        if token in self.session.stop_ids:
+            self._ended = True
+            return False
+        self.session.extend([token])
+        self.room -= 1
+        return True
 
 
 def common(held: Sequence[int], tokens: Sequence[int]) -> int:

@@ -20,7 +20,6 @@ from models.engines.llm.causal_lm import CausalLM
 from models.engines.tts.espeak import EspeakVoice, EspeakWorker
 from models.engines.tts.piper import PiperVoice
 from models.engines.whisper.engine import WhisperEngine
-from pipeline.dialogue.llm_steps import UNSCHEDULED
 
 TASKS = {"navigation_task": 9, "dialogue_task": 5, "background_task": 2}
 TOKEN = "a-token-of-the-tests"
@@ -31,7 +30,7 @@ def served(model_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
     """`path`, `port`, `text`, `speech`: the running server and the services behind it."""
     folder = tmp_path_factory.mktemp("api")
     lm = CausalLM.load(model_dir("qwen2.5-coder-0.5b-instruct"), context_tokens=1024)
-    text = TextService(lm, lambda task: UNSCHEDULED, most_running=2, most_waiting=2)
+    text = TextService(lm, most_running=2, most_waiting=2)
     espeak = EspeakWorker.load(model_dir("espeak-ng"))
     speech = SpeechService(
         WhisperEngine.load(model_dir("whisper-base")),

@@ -28,13 +28,14 @@ def prompt(lm: CausalLM, question: str, system: str = SYSTEM) -> list[int]:
 
 def ask(pool: SessionPool, ids: list[int], name: str = "") -> tuple[list[int], int]:
     """The answer, and how many tokens of the prompt were there already."""
-    with pool.borrow(ids, name, bool) as seat:
-        assert seat is not None
-        reused = pool.prepare(seat, ids)
-        seat.session.set_tokens(ids)
-        answer = list(seat.session.generate(max_new_tokens=4))
-        pool.settle(seat)
-        return answer, reused
+    seat = pool.take(ids, name)
+    assert seat is not None
+    reused = pool.prepare(seat, ids)
+    seat.session.set_tokens(ids)
+    answer = list(seat.session.generate(max_new_tokens=4))
+    pool.settle(seat)
+    pool.give(seat)
+    return answer, reused
 
 
 def alone(lm: CausalLM, ids: list[int]) -> list[int]:
@@ -55,16 +56,18 @@ def test_another_dialogue_s_beginning_is_copied(lm: CausalLM) -> None:
 def test_a_text_at_work_gives_its_beginning_too(lm: CausalLM) -> None:
     pool = SessionPool(lm.open_session, 2)
     first, second = prompt(lm, "One"), prompt(lm, "Two")
-    with pool.borrow(first, "a", bool) as seat:
-        assert seat is not None
-        pool.prepare(seat, first)
-        seat.session.set_tokens(first)
-        going = seat.session.generate(max_new_tokens=8)
-        begun = [next(going)]
-        answer, reused = ask(pool, second, "b")
-        assert reused > len(second) / 2
-        assert answer == alone(lm, second)
-        assert [*begun, *(next(going) for _ in range(3))] == alone(lm, first)
+    seat = pool.take(first, "a")
+    assert seat is not None
+    pool.prepare(seat, first)
+    seat.session.set_tokens(first)
+    going = seat.session.generate(max_new_tokens=8)
+    begun = [next(going)]
+    answer, reused = ask(pool, second, "b")
+    assert reused > len(second) / 2
+    assert answer == alone(lm, second)
+    assert [*begun, *(next(going) for _ in range(3))] == alone(lm, first)
+    assert pool.take(first, "a") is None  # one request of a dialogue at a time
+    assert pool.take(first, "c", most_busy=1) is None
 
 
 def test_a_beginning_that_two_shared_is_there_for_a_third_when_both_are_gone(lm: CausalLM) -> None:

@@ -223,15 +223,12 @@ def test_grammar_and_score_equal_the_reference(device: CausalLM, reference: Caus
 def test_slots_never_share_memory(device: CausalLM) -> None:
     runtime = device._runtime
     assert isinstance(runtime, DeviceLm)
-    spans = sorted(
-        (buffer.address, buffer.address + buffer.size_bytes)
-        for slot in runtime.arena._slots
-        for buffer in slot.values()
-    )
-    assert len(spans) == SLOTS * 2 * device.config.layers
+    heads = [buffer for slot in range(SLOTS) for buffer in runtime.arena.heads(slot, 0, device.context_tokens)]
+    spans = sorted((buffer.address, buffer.address + buffer.size_bytes) for buffer in heads)
+    assert len(spans) == SLOTS * 2 * device.config.layers * device.config.kv_heads
     assert all(start % 256 == 0 for start, _ in spans)
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
-    assert len({id(buffer.owner) for slot in runtime.arena._slots for buffer in slot.values()}) == 1
+    assert len({id(buffer.owner) for buffer in heads}) == 1
     c = device.config
     session = device.open_session()
     assert session.kv_bytes == 2 * c.layers * c.kv_heads * c.head_dim * 512 * 4

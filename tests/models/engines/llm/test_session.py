@@ -146,9 +146,9 @@ def test_kv_is_written_in_place(smollm2: CausalLM) -> None:
     """ONNX Runtime must use the bound buffers, not copies of them."""
     session = smollm2.open_session()
     assert isinstance(session.body, CpuBody)
-    cache = session.body.cache
+    rows = session.body.rows
     session.set_tokens(prompt(smollm2)[:9])
-    written = np.abs(cache.rows).sum(axis=(1, 3))
+    written = np.abs(rows).sum(axis=(1, 3))
     assert (written[:, :9] > 0).all()
     assert (written[:, 9:] == 0).all()
 

@@ -150,14 +150,15 @@ def test_a_long_context_takes_memory_only_as_it_fills(model_dir: Callable[[str],
 
 def rows_of(session: LmSession) -> np.ndarray:
     assert isinstance(session.body, CpuBody)
-    return session.body.cache.rows
+    return session.body.rows
 
 
 def resident_bytes(session: LmSession) -> int:
     """Pages of the cache that are in memory, as the kernel tells them: bit 63 of each page's entry."""
-    rows = rows_of(session)
-    pages = -(-rows.nbytes // PAGE_BYTES)
+    pages = 0
     with Path("/proc/self/pagemap").open("rb") as file:
-        file.seek(rows.ctypes.data // PAGE_BYTES * 8)
-        entries = np.frombuffer(file.read(pages * 8), np.uint64)
-    return int((entries >> np.uint64(63)).sum()) * PAGE_BYTES
+        for layer in rows_of(session):
+            file.seek(layer.ctypes.data // PAGE_BYTES * 8)
+            entries = np.frombuffer(file.read(layer.nbytes // PAGE_BYTES * 8), np.uint64)
+            pages += int((entries >> np.uint64(63)).sum())
+    return pages * PAGE_BYTES

@@ -1,0 +1,170 @@
+"""Several texts in one run: the tokens of each are those it gets alone, whatever runs beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.engines.llm.batch import TextBatch
+from models.engines.llm.causal_lm import CausalLM
+from models.engines.llm.session import Continuation, LmSession
+from models.engines.placement import CpuPlacement
+from models.errors import InputError
+
+SERVED = "qwen2.5-coder-0.5b-instruct"
+EXACT = "smollm2-135m-instruct-f32"
+QUESTIONS = (
+    "What is the capital of France?",
+    "Count from one to twenty.",
+    "请用中文说你好",
+    "Why is the sky blue?",
+    "Name three colours.",
+    "现在几点了?",
+    "How do I open a window?",
+    "Tell me about winter tyres.",
+)
+TIE = 0.1
+"""Two logits nearer than this are a tie: a run of one row rounds its int8 activations other than a run of several."""
+
+
+def prompt(lm: CausalLM, question: str) -> list[int]:
+    return lm.tokenizer.encode(lm.chat.render([{"role": "user", "content": question}]))
+
+
+def alone(lm: CausalLM, ids: Sequence[int], count: int) -> list[int]:
+    session = lm.open_session()
+    session.set_tokens(ids)
+    out = list(session.generate(max_new_tokens=count))
+    session.close()
+    return out
+
+
+def together(batch: TextBatch, sessions: Sequence[LmSession], count: int) -> list[list[int]]:
+    """Greedy tokens of texts whose prompts are computed."""
+    going = [Continuation(session, count, None) for session in sessions]
+    out: list[list[int]] = [[] for _ in sessions]
+    while any(not each.over for each in going):
+        waiting = [each for each in going if not each.over and each.session.missing]
+        if waiting:
+            batch.step([each.session for each in waiting])
+        chosen = [index for index, each in enumerate(going) if not each.over]
+        for index in chosen:
+            token = batch.head.best(going[index].session.last_hidden)
+            if going[index].take(token):
+                out[index].append(token)
+    return out
+
+
+def opened(batch: TextBatch, lm: CausalLM, questions: Sequence[str]) -> list[LmSession]:
+    sessions = [batch.open() for _ in questions]
+    for session, question in zip(sessions, questions, strict=True):
+        session.set_tokens(prompt(lm, question))
+    return sessions
+
+
+def load(model_dir: Callable[[str], Path], name: str, batch: int = 8) -> CausalLM:
+    placements = {"only": CpuPlacement(2)} if name.endswith("-device") else None
+    return CausalLM.load(model_dir(name), context_tokens=256, placements=placements, slots=2, batch=batch)
+
+
+@pytest.mark.parametrize("name", [EXACT, EXACT + "-device"])
+def test_a_batch_gives_the_tokens_of_each_text_alone(model_dir: Callable[[str], Path], name: str) -> None:
+    lm = load(model_dir, name)
+    expected = [alone(lm, prompt(lm, question), 8) for question in QUESTIONS]
+    batch = lm.open_batch()
+    sessions = opened(batch, lm, QUESTIONS)
+    assert together(batch, sessions, 8) == expected
+    for chosen in ((1, 2), (0, 3, 6), (5,)):  # with holes between them, in which other texts are cached
+        for index in chosen:
+            sessions[index].set_tokens(prompt(lm, QUESTIONS[index]))
+        assert together(batch, [sessions[index] for index in chosen], 8) == [expected[index] for index in chosen]
+    rest = sessions[4].cached
+    sessions[4].set_tokens(sessions[4].tokens)  # a hole's cache was not harmed
+    assert rest > len(prompt(lm, QUESTIONS[4]))
+    batch.close()
+
+
+def test_texts_join_and_leave_at_tokens(model_dir: Callable[[str], Path]) -> None:
+    lm = load(model_dir, EXACT)
+    expected = [alone(lm, prompt(lm, question), 12) for question in QUESTIONS[:3]]
+    batch = lm.open_batch()
+    first, second, third = opened(batch, lm, QUESTIONS[:3])
+    out = together(batch, [first], 4)[0]
+    both = together(batch, [first, second], 4)
+    out += both[0]
+    later = together(batch, [second, third], 8)
+    assert out == expected[0][:8]
+    assert [*both[1], *later[0]] == expected[1][: len(both[1]) + len(later[0])]
+    assert later[1] == expected[2][: len(later[1])]
+
+
+def test_the_first_difference_is_a_tie(model_dir: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """With the shipped weights: equal tokens, or at the first other one the two logits lie within rounding."""
+    lm = load(model_dir, SERVED)
+    batch = lm.open_batch()
+    sessions = opened(batch, lm, QUESTIONS)
+    got = together(batch, sessions, 24)
+    for question, tokens in zip(QUESTIONS, got, strict=True):
+        ids = prompt(lm, question)
+        expected = alone(lm, ids, 24)
+        place = next((i for i, (a, b) in enumerate(zip(tokens, expected, strict=False)) if a != b), None)
+        if place is None:
+            assert tokens == expected
+            continue
+        judge = lm.open_session()
+        judge.set_tokens([*ids, *expected[:place]])
+        logits = lm.head.logits(judge.hidden())[0]
+        ours, theirs = float(logits[tokens[place]]), float(logits[expected[place]])
+        with capsys.disabled():
+            print(f"\n{question} token {place}: {ours:.3f} in the batch, {theirs:.3f} alone")
+        assert abs(ours - theirs) < TIE
+        assert sorted(np.argsort(logits)[-2:]) == sorted((tokens[place], expected[place]))
+        judge.close()
+
+
+def test_a_text_outside_the_front_changes_places(model_dir: Callable[[str], Path]) -> None:
+    for name in (EXACT, EXACT + "-device"):
+        lm = load(model_dir, name, batch=10)
+        expected = [alone(lm, prompt(lm, question), 4) for question in QUESTIONS[:2]]
+        batch = lm.open_batch()
+        sessions = [batch.open() for _ in range(10)]
+        front, back = sessions[3], sessions[9]
+        front.set_tokens(prompt(lm, QUESTIONS[0]))
+        back.set_tokens(prompt(lm, QUESTIONS[1]))
+        assert not batch.in_front(back)
+        batch.bring_to_front(back, front)
+        assert batch.in_front(back)
+        assert not batch.in_front(front)
+        assert back.set_tokens(prompt(lm, QUESTIONS[1])) == len(prompt(lm, QUESTIONS[1]))  # nothing is computed anew
+        assert together(batch, [back], 4) == expected[1:]
+        assert list(front.generate(max_new_tokens=4)) == expected[0]
+        batch.close()
+
+
+def test_a_full_text_may_lie_between_others(model_dir: Callable[[str], Path]) -> None:
+    """What is computed in its slot for nothing has a place behind its last token."""
+    lm = CausalLM.load(model_dir(EXACT), context_tokens=48, slots=1, batch=3)
+    expected = alone(lm, prompt(lm, "Hi")[:12], 8)
+    batch = lm.open_batch()
+    first, full, last = (batch.open() for _ in range(3))
+    full.set_tokens((prompt(lm, QUESTIONS[1]) * 4)[:48])
+    rows = full.body.read_rows(48)
+    for session in (first, last):
+        session.set_tokens(prompt(lm, "Hi")[:12])
+    assert together(batch, [first, last], 8) == [expected, expected]
+    assert np.array_equal(full.body.read_rows(48), rows)
+
+
+def test_the_block_is_taken_once(model_dir: Callable[[str], Path]) -> None:
+    lm = load(model_dir, EXACT, batch=1)
+    batch = lm.open_batch()
+    batch.open()
+    with pytest.raises(InputError, match="all 1 texts of this batch"):
+        batch.open()
+    with pytest.raises(InputError, match="is taken"):
+        lm.open_batch()
+    with pytest.raises(InputError, match="no power of two"):
+        CausalLM.load(model_dir(EXACT), context_tokens=64, width=6)
