@@ -241,7 +241,9 @@ class _Loading:
         options = factory.LlmOptions(
             threads=profile.llm.threads,
             context_tokens=profile.llm.context_tokens,
-            slots=self.kv_sessions,
+            slots=KV_SESSIONS,
+            batch=self.kv_sessions - KV_SESSIONS,
+            width=factory.width_of(profile.api.requests),
             drafts=[count for count in bounds.draft_tokens if count],
             placements=placements.llm,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,8 @@ def open_api(
         assembly.engines.model,
         _lane_of(service, assembly.engines.model.use if assembly.placements.llm is not None else None),
         most_running=section.requests,
+        most_sessions=section.texts,
+        priorities={} if service is None else _granted(service, section.grants),
         most_waiting=section.waiting,
         parked_bytes=section.parked_mb << 20,
     )
@@ -110,6 +112,12 @@ def open_api(
     if service.control is not None:
         service.control.orders.beside = lambda: {"api": services.stats()}
     return Api(server, services, text, _Forgetting(text.pool, service.evicted))
+
+
+def _granted(service: SchedulingService, grants: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Priorities of the tasks that some client may ask for."""
+    names = {name for row in grants.values() for name in row}
+    return {name: task.priority for name, task in service.config.tasks.items() if name in names}
 
 
 def _lane_of(

@@ -59,10 +59,10 @@ def serve(
     path = socket or (default_api_socket() if section.socket == "auto" else Path(section.socket))
     if voice:
         beside = partial(_serving, path=path, audible=True)
-        microphone(profile, trace, as_json=False, api_texts=section.requests, beside=beside)
+        microphone(profile, trace, as_json=False, api_texts=section.texts, beside=beside)
     else:
         with (
-            talking(profile, NullSink(), trace, live=True, quiet=False, api_texts=section.requests) as quiet,
+            talking(profile, NullSink(), trace, live=True, quiet=False, api_texts=section.texts) as quiet,
             _serving(quiet, path, audible=False),
         ):
             threading.Event().wait()

@@ -59,7 +59,7 @@ def plan_of(
     arena = (
         MemoryLine("kv arena", "kv", 0, f"{profile.llm.model} is not built here, so its shape is not known")
         if slot is None
-        else kv_arena(kv_sessions, slot.count_bytes, slot.note)
+        else _arena(profile, arbiter, slot, kv_sessions)
     )
     lines = [*_weights(profile, store), arena]
     if profile.device == "cpu":
@@ -73,6 +73,22 @@ def plan_of(
     task = arbiter.tasks.get(DIALOGUE)
     needs = () if task is None else (TaskNeed(DIALOGUE, arena.count_bytes, task.memory_budget_mb * MIB),)
     return MemoryPlan(tuple(lines), arbiter.limits.max_gpu_memory_percent, total_bytes, needs)
+
+
+def _arena(profile: Profile, arbiter: ArbiterConfig | None, slot: MemoryLine, kv_sessions: int) -> MemoryLine:
+    """The slots of all texts. On a GPU their memory is taken at start; on a CPU texts take it as they grow, and those
+    of API requests within what is left of their task's budget.
+    """
+    whole = kv_arena(kv_sessions, slot.count_bytes, slot.note)
+    own = kv_arena(KV_SESSIONS, slot.count_bytes, slot.note)
+    task = None if arbiter is None else arbiter.tasks.get(DIALOGUE)
+    if profile.device != "cpu" or task is None or kv_sessions == KV_SESSIONS:
+        return whole
+    budget_bytes = task.memory_budget_mb * MIB
+    if not own.count_bytes < budget_bytes < whole.count_bytes:
+        return own if own.count_bytes >= budget_bytes else whole
+    note = f"{kv_sessions} texts, as they grow, within memory_budget_mb of {DIALOGUE}"
+    return MemoryLine("kv arena", "kv", budget_bytes, note)
 
 
 def device_memory_bytes(device: str) -> int | None:

@@ -196,8 +196,11 @@ class ApiSection(Section):
     """A port on 127.0.0.1 besides the socket, for programs that cannot use one; 0: any free one. Needs `token_file`."""
     token_file: Path | None = None
     """File with the token that clients of the port must send; nobody but this process's user may read it."""
-    requests: Annotated[int, Field(strict=True, ge=1, le=16)] = 2
-    """Texts that are generated beside each other. Each has a cache of its own, so memory grows with it."""
+    requests: Annotated[int, Field(strict=True, ge=1, le=8)] = 4
+    """Texts whose next tokens are computed in one run of the model. Two cores gain nothing beyond 4."""
+    sessions: Annotated[int, Field(strict=True, ge=1, le=128)] = 32
+    """Texts whose caches are kept, idle ones too, within the task's memory; what the arbiter evicts goes. On a GPU
+    their memory is taken at start."""
     waiting: Annotated[int, Field(strict=True, ge=0, le=1_024)] = 16
     """Further requests that may wait; more are refused with status 429."""
     parked_mb: Annotated[int, Field(strict=True, ge=0, le=65_536)] = 256
@@ -206,6 +209,11 @@ class ApiSection(Section):
     grants: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default={"*": ("dialogue_task",)})
     """Unix user -> the tasks that its requests may run as, the first by default. `*`: every other client, and the
     holder of the token."""
+
+    @property
+    def texts(self) -> int:
+        """Caches of the API."""
+        return max(self.requests, self.sessions)
 
     @model_validator(mode="after")
     def _token(self) -> ApiSection:

@@ -27,6 +27,11 @@ T = TypeVar("T")
 EngineT = TypeVar("EngineT")
 
 
+def width_of(texts: int) -> int:
+    """The power of two that holds so many texts: `LlmOptions.width`."""
+    return 1 << max(0, texts - 1).bit_length()
+
+
 @dataclass(frozen=True, slots=True)
 class LlmOptions:
     """placements: one per lane that may be chosen; None: the CPU with `threads`. See CausalLM.load for the rest."""
@@ -34,6 +39,8 @@ class LlmOptions:
     threads: int
     context_tokens: int
     slots: int
+    batch: int = 0
+    width: int = 1
     drafts: Sequence[int] = ()
     placements: Mapping[str, Placement] | None = None
 
@@ -65,6 +72,8 @@ def _causal_lm(folder: Path, options: LlmOptions) -> CausalLM:
         context_tokens=options.context_tokens,
         placements=options.placements,
         slots=options.slots,
+        batch=options.batch,
+        width=options.width,
         drafts=options.drafts,
     )
 

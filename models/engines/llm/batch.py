@@ -87,7 +87,8 @@ class TextBatch:
         return hidden
 
     def close(self) -> None:
-        """Give every cache back."""
-        for session in self._sessions:
-            session.close()
+        """Give every slot back. Safe to call twice."""
+        for each in (*self._sessions, *self._free):
+            each.close()
         self._sessions.clear()
+        self._free.clear()
