@@ -88,7 +88,9 @@ class TextBatch:
 
     def close(self) -> None:
         """Give every slot back. Safe to call twice."""
-        for each in (*self._sessions, *self._free):
-            each.close()
+        for session in self._sessions:
+            session.close()
+        for body in self._free:
+            body.close()
         self._sessions.clear()
         self._free.clear()
