@@ -45,6 +45,7 @@ BENCHMARKS = (
     Benchmark("llm.decode", "prefill and decode speed, agreement with the f32 export", "CPU", "5 min", (LLAMA,)),
     Benchmark("llm.prefix", "TTFT with a shared beginning, parked dialogues against computing", "CPU", "5 min"),
     Benchmark("llm.tasks100", "100 in-car tasks through the API, steady and pulsed", "CPU, GPU", "15 min", (LLAMA,)),
+    Benchmark("llm.batching", "tokens per second by batch, short requests beside a long prompt", "CPU, GPU", "8 min"),
     Benchmark("llm.gpu_decode", "batch-1 decode of a 4B shape, share of the bandwidth bound", "GPU", "2 min", (TORCH,)),
     Benchmark("llm.gpu_engine", "each engine on the GPU beside the same on the CPU", "GPU", "3 min"),
     Benchmark("llm.gpu_ort", "the decoder of gpu_decode in ONNX Runtime", "GPU", "3 min", (TORCH, GENAI)),

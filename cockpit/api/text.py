@@ -28,7 +28,8 @@ class TextService:
     lane_of: where the batch of a task runs; asked once for each task. most_running: texts at work at a time, of all
     tasks together; at most the model's width. most_sessions: texts whose caches are kept, idle ones too. most_waiting:
     further requests that may wait, more are refused. parked_bytes: see SessionPool. priorities: of the tasks that
-    requests may run as: one place is kept for those above the lowest.
+    requests may run as: one place is kept for those above the lowest. mixed_chunk: tokens of prompt that one turn
+    computes beside others' tokens; None: what suits the device.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class TextService:
         most_waiting: int = 16,
         parked_bytes: int = 0,
         priorities: Mapping[str, int] | None = None,
+        mixed_chunk: int | None = None,
     ) -> None:
         self.model = model
         self.batch = model.open_batch()
@@ -51,7 +53,7 @@ class TextService:
         self._lane_of = lane_of or (lambda _task: UnsharedLane())
         self._priorities = dict(priorities or {})
         self._most_waiting = most_waiting
-        self._mixed_chunk = MIXED_CHUNK_DEVICE if model.on_device else MIXED_CHUNK_CPU
+        self._mixed_chunk = mixed_chunk or (MIXED_CHUNK_DEVICE if model.on_device else MIXED_CHUNK_CPU)
         self._lock = threading.Lock()
         self._generations: dict[int, Generation] = {}
         self._loops: dict[str, BatchLoop] = {}
