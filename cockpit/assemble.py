@@ -21,6 +21,7 @@ from cockpit.scheduling.guidance_lease import guidance_lease
 from cockpit.scheduling.measured_memory import Growth, PeaksFile, lane_peaks
 from cockpit.scheduling.placements import EnginePlacements, engine_placements
 from cockpit.scheduling.service import SchedulingPlan, SchedulingService, open_service
+from cockpit.scheduling.speech_warmers import SpeechWarmers
 from cockpit.scheduling.voice_task import open_voice_task
 from cockpit.scheduling.warmup import WarmUps
 from cockpit.wake_word import open_wake
@@ -32,6 +33,7 @@ from pipeline.asr import AsrStage
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler
 from pipeline.dialogue.manager import DialogueManager
 from pipeline.endpointing.endpointer import Endpointer
+from pipeline.engine_runs import UNSCHEDULED_RUNS, EngineRuns
 from pipeline.frames import Language
 from pipeline.guidance import GuidanceStage
 from pipeline.nlu.lexicon import hotwords
@@ -86,6 +88,11 @@ class Engines:
     espeak: EspeakWorker
     asr_turns: EngineTurns
     tts_turns: EngineTurns
+
+    def warmers(self, profile: Profile) -> SpeechWarmers:
+        """Warm-up requests of recognition and of the first language's voice."""
+        languages = profile.asr.languages
+        return SpeechWarmers(self.recogniser, self.voices[languages[0]], languages, self.asr_turns, self.tts_turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +198,22 @@ class _Loading:
         )
         vad = models.load(factory.VADS, VAD, None)
         endpointer = Endpointer(profile.endpoint.config, WebRtcGate.load(), vad, generations, turn_ids)
-        words = hotwords if profile.asr.hotwords else None
-        recogniser = ChainRecognizer(engines.recogniser, engines.asr_turns)
-        asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
         guidance = self.guidance(engines, tracer)
         scheduler: LlmScheduler = UNSCHEDULED
+        runs: EngineRuns = UNSCHEDULED_RUNS
         warm_ups, on_wake = None, _nothing
         if self.service is not None:
             service, lanes = self.service, self.placements.llm is not None
-            task = _timed("warm-up", self.announce, lambda: open_voice_task(service, engines.model, lanes=lanes))
-            scheduler, warm_ups, on_wake = task.scheduler, task.warm_ups, task.warm_ups.at_wake
+            task = _timed(
+                "warm-up",
+                self.announce,
+                lambda: open_voice_task(service, engines.model, lanes=lanes, speech=engines.warmers(profile)),
+            )
+            scheduler, runs, warm_ups, on_wake = task.scheduler, task.runs, task.warm_ups, task.warm_ups.at_wake
+        words = hotwords if profile.asr.hotwords else None
+        recogniser = ChainRecognizer(engines.recogniser, engines.asr_turns, runs)
+        asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
+        tts.under(runs)
         with scheduler.block(bool):  # under leases, so that its sessions are booked from the start
             _timed("prefix", self.announce, lambda: dialogue.warm_up(scheduler))
         self.placements.seal()

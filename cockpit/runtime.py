@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
+from cockpit.scheduling.dispatcher import Refused
 from cockpit.stage_failures import StageFailed, StageFailures, described, log_failure
 from cockpit.text_turns import TextAnswer, TextTurns
 from cockpit.wake_word import AlwaysAwake, WakeStage
@@ -418,17 +419,17 @@ class Runtime:
 
     # --- when a stage fails ------------------------------------------------------------------------------------------
     def _stage_failed(self, stage: str, message: Any, error: Exception) -> None:
-        """Count, log and trace; answer the turn with an apology; after three turns in a row end the chain in order."""
+        """Count, log and trace; answer the turn with an apology; after three turns in a row end the chain in order.
+
+        A run that the arbiter refused costs the turn too, and is no failure of the stage.
+        """
         turn = self._lost_turn(stage, message)
         turn_id = turn.turn_id if turn is not None else getattr(message, "turn_id", 0)
-        log_failure(stage, turn_id, error)
         self.parts.tracer.instant(stage, turn_id, f"failed: {type(error).__name__}")
-        counted_by = turn_id or (getattr(message, "first_sample", time.monotonic_ns()) // SAMPLE_RATE_HZ, "no turn")
-        if self.stage_failures.failed(stage, counted_by):
-            self.failed = StageFailed(
-                f"stage {stage} failed on three turns in a row: {described(error)}; start Cockpit again, and see "
-                "cockpit doctor if it happens again (--log-level debug logs the whole traceback)"
-            )
+        if isinstance(error, Refused):  # the device is busy, and the stage is well
+            log.warning("turn %d: %s got no lane: %s", turn_id, stage, error)
+        else:
+            self._count_failure(stage, message, turn_id, error)
         if turn is not None:
             try:
                 self._apologise(stage, turn)
@@ -439,6 +440,15 @@ class Runtime:
                 self.turn_log.close(turn.turn_id)
         if self.failed is not None:
             self.edges.frames.close()
+
+    def _count_failure(self, stage: str, message: Any, turn_id: int, error: Exception) -> None:
+        log_failure(stage, turn_id, error)
+        counted_by = turn_id or (getattr(message, "first_sample", time.monotonic_ns()) // SAMPLE_RATE_HZ, "no turn")
+        if self.stage_failures.failed(stage, counted_by):
+            self.failed = StageFailed(
+                f"stage {stage} failed on three turns in a row: {described(error)}; start Cockpit again, and see "
+                "cockpit doctor if it happens again (--log-level debug logs the whole traceback)"
+            )
 
     def _lost_turn(self, stage: str, message: Any) -> TurnFailed | None:
         """The turn that cannot be finished; None where only work ahead of its end was lost."""

@@ -20,6 +20,8 @@ Status = Literal["done", "refused", "failed"]
 OverReply = Literal["interrupt", "duck", "queue"]
 """What a prompt of guidance does to a reply: it stops until the prompt is over and goes on at its clause; it goes on
 quietly; the prompt waits for the end of the running clause."""
+Task = Literal["navigation", "vehicle", "dialogue", "background"]
+"""What a request is for, chosen where it enters: by the parse for spoken turns, by its sender for others."""
 
 
 # --- microphone or WAV -> endpointer -------------------------------------------------------------------------------
@@ -123,6 +125,7 @@ class TextDelta:
     language: Language
     captured_ns: int
     last: bool = False
+    task: Task = "dialogue"
 
 
 # --- spoken text -> TTS --------------------------------------------------------------------------------------------
@@ -138,6 +141,7 @@ class SpokenClause:
     language: Language
     captured_ns: int
     last: bool = False
+    task: Task = "dialogue"
 
 
 # --- TTS -> speaker or WAV -----------------------------------------------------------------------------------------

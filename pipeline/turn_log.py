@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.frames import ToolResult
+from pipeline.frames import Task, ToolResult
 
 MILLISECONDS = ("endpoint", "asr", "llm_ttft", "llm", "tts_first", "first_audio")
 
@@ -24,6 +24,8 @@ class TurnRecord:
     reply: str = ""
     decided_by: str | None = None
     """What found the answer: "words", "manual" or "model" (as `pipeline.dialogue.manager.Plan`); None while open."""
+    task: Task | None = None
+    """What the turn is for; None until its words are understood."""
     ms: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(MILLISECONDS))
     decided_ns: int = 0
     first_audio_ns: int = 0
@@ -35,6 +37,7 @@ class TurnRecord:
     def as_log_line(self) -> str:
         """Ids, times and outcome, and nothing of what was heard, done or said: logs are kept by others."""
         parts = [f"turn {self.turn_id}", self.language or "no words", f"generation {self.generation}"]
+        parts += [f"task {self.task}"] if self.task else []
         parts += [f"decided by {self.decided_by}"] if self.decided_by else []
         statuses = [result.status for result in self.tool_results]
         parts += [f"calls {' '.join(statuses)}"] if statuses else []
@@ -62,6 +65,7 @@ class TurnRecord:
                 }
                 for result in self.tool_results
             ],
+            "task": self.task,
             "decided_by": self.decided_by,
             "reply": self.reply,
             "ms": {name: None if value is None else round(value, 1) for name, value in self.ms.items()},

@@ -28,6 +28,7 @@ from cockpit.api.schema import (
     DetokenizeRequest,
     Generated,
     GuidanceRequest,
+    Placed,
     SpeechRequest,
     TokenizeRequest,
 )
@@ -223,14 +224,16 @@ class _Routes:
                 raise ApiError(413, "too_large", f"recordings over {MOST_UPLOAD_BYTES >> 20} MiB are not taken", "file")
             data = await file.read()
             language = form.get("language")
+            placed = _placed(form.get("task"))
             form_of = form.get("response_format", "json")
             if form.get("temperature") not in (None, "0", "0.0"):
                 raise invalid("recognition is always at temperature 0", "temperature")
         if form_of not in ("json", "text", "verbose_json"):
             raise invalid(f"response_format {form_of!r} is not served: json, text, verbose_json", "response_format")
+        task = self._services.grants.place(placed, self._services.client_of(request)).task
         samples = await asyncio.to_thread(samples_of, data)
         gone = threading.Event()
-        work = asyncio.to_thread(service.transcribe, samples, language or None, gone.is_set)  # type: ignore[arg-type]
+        work = asyncio.to_thread(service.transcribe, samples, language or None, gone.is_set, task)  # type: ignore[arg-type]
         heard = await _unless_gone(request, work, gone.set)
         if form_of == "text":
             return Response(heard.text + "\n", media_type="text/plain; charset=utf-8")
@@ -248,14 +251,14 @@ class _Routes:
     async def speech(self, request: Request) -> Response:
         body = await _body(request, SpeechRequest)
         service = self._speech()
-        self._services.grants.place(body, self._services.client_of(request))
+        task = self._services.grants.place(body, self._services.client_of(request)).task
         language = body.language or _language(body.input)
         if language not in service.voices:
             raise invalid(f"no voice for {language!r} here: {', '.join(service.voices)}", "language")
         rate_hz = service.voices[language].sample_rate_hz
         headers = {"X-Sample-Rate": str(rate_hz)}
         gone = threading.Event()
-        chunks = service.speak(body.input, language, gone.is_set)
+        chunks = service.speak(body.input, language, gone.is_set, task)
         if body.response_format == "wav":
             made = await _unless_gone(request, asyncio.to_thread(list, chunks), gone.set)
             return Response(wav_of(made, rate_hz), media_type="audio/wav", headers=headers)
@@ -334,6 +337,14 @@ def _known(tokens: list[int], tokenizer: TextTokenizer, field_name: str) -> tupl
     if wrong is not None:
         raise invalid(f"token {wrong} is outside 0..{tokenizer.vocab_size - 1}", field_name)
     return tuple(tokens)
+
+
+def _placed(task: Any) -> Placed:
+    """Of a form. Raises ApiError."""
+    try:
+        return Placed.model_validate({} if task is None else {"task": task})
+    except ValidationError as error:
+        raise of_validation(error) from error
 
 
 async def _body(request: Request, kind: type[B]) -> B:

@@ -18,9 +18,12 @@ from cockpit.arbiter.config import DIALOGUE
 from cockpit.assemble import Assembly
 from cockpit.profile.sections import Profile
 from cockpit.scheduling.batch_lease import BatchLane, BatchLease
-from cockpit.scheduling.llm_lease import EvictedSessions, TaskLane
+from cockpit.scheduling.engine_turns import LaneLeases, NoLeases
+from cockpit.scheduling.llm_lease import EvictedSessions
 from cockpit.scheduling.service import SchedulingService
-from cockpit.scheduling.voice_task import must_bind
+from cockpit.scheduling.tasks import stand_in
+from cockpit.scheduling.voice_task import task_lane
+from models.engines.llm.causal_lm import CausalLM
 from pipeline.frames import GuidancePrompt
 from pipeline.guidance import GuidanceStage
 
@@ -80,24 +83,32 @@ def open_api(
     """
     section, service = profile.api, assembly.service
     token = None if section.token_file is None else read_token(section.token_file)
+    tasks = _ALONE if service is None else {name: task.priority for name, task in service.config.tasks.items()}
+    granted = {
+        user: tuple(dict.fromkeys(stand_in(name, tasks) for name in row)) for user, row in section.grants.items()
+    }
     text = TextService(
         assembly.engines.model,
-        _lane_of(service, assembly.engines.model.use if assembly.placements.llm is not None else None),
+        _lane_of(service, assembly.engines.model, lanes=assembly.placements.llm is not None),
         most_running=section.requests,
         most_sessions=section.texts,
-        priorities={} if service is None else _granted(service, section.grants),
+        priorities={} if service is None else _granted(service, granted),
         most_waiting=section.waiting,
         parked_bytes=section.parked_mb << 20,
     )
     engines = assembly.engines
     speech = SpeechService(
-        engines.recogniser, engines.voices, profile.asr.languages, engines.asr_turns, engines.tts_turns
+        engines.recogniser,
+        engines.voices,
+        profile.asr.languages,
+        engines.asr_turns,
+        engines.tts_turns,
+        NoLeases() if service is None else LaneLeases(service.dispatcher, _nothing),
     )
-    tasks = _ALONE if service is None else {name: task.priority for name, task in service.config.tasks.items()}
     services = Services(
         {profile.llm.model: text},
         speech,
-        Grants(tasks, section.grants),
+        Grants(tasks, granted),
         _health(service, assembly.parts.guidance),
         guide=guide,
     )
@@ -120,18 +131,19 @@ def _granted(service: SchedulingService, grants: Mapping[str, Sequence[str]]) ->
     return {name: task.priority for name, task in service.config.tasks.items() if name in names}
 
 
-def _lane_of(
-    service: SchedulingService | None, on_lane: Callable[[str], None] | None
-) -> Callable[[str], BatchLane] | None:
-    """A lane per task. on_lane: see TaskLane."""
+def _lane_of(service: SchedulingService | None, model: CausalLM, *, lanes: bool) -> Callable[[str], BatchLane] | None:
+    """A lane per task. lanes: whether the model has a cache per lane."""
     if service is None:
         return None
 
     def lane(task: str) -> BatchLane:
-        bound = TaskLane(service.device, bind=must_bind(service, task), on_lane=on_lane)
-        return BatchLease(service.dispatcher, task, bound, service.evicted)
+        return BatchLease(service.dispatcher, task, task_lane(service, model, lanes=lanes), service.evicted)
 
     return lane
+
+
+def _nothing(_task: str) -> None:
+    return None
 
 
 def _health(service: SchedulingService | None, guidance: GuidanceStage) -> Callable[[], dict[str, Any]]:

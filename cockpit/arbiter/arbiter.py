@@ -112,13 +112,15 @@ class Arbiter:
         deadline_ns: int = 0,
         judged: bool = True,
         batch: bool = False,
+        owner: int = -1,
     ) -> Request:
         """Queue a request. Its state is QUEUED, or REFUSED with the reason (then it needs no `finish`).
 
         expected_ns: how long it should run, for its slack. deadline_ns: 0 stands for now plus the task's SLA.
-        judged, batch: see Request.
+        judged, batch: see Request. owner: the task whose session it is, where that is another one.
         """
-        if kv_bytes and not self.ledger.could_ever_hold(task, kv_bytes):
+        owner = task if owner < 0 else owner
+        if kv_bytes and not self.ledger.could_ever_hold(owner, kv_bytes):
             self.log.note(now_ns, task, OVER_BUDGET)
             return self.queues.refuse(task, OVER_BUDGET)
         request = self.queues.take(task)
@@ -128,6 +130,7 @@ class Arbiter:
             return refused
         request.task = task
         request.session = session
+        request.owner = owner
         request.kv_bytes = kv_bytes
         request.expected_ns = expected_ns
         request.submitted_ns = now_ns
@@ -267,7 +270,11 @@ class Arbiter:
         self.queues.give_back(request)
 
     def _generated(self, request: Request, new_tokens: int, now_ns: int) -> None:
-        """Tell the token floor. Where its promise breaks under an arm that is tried, the safe one is taken back."""
+        """Tell the token floor, but not of background's tokens: nobody waits for them. Where its promise breaks
+        under an arm that is tried, the safe one is taken back.
+        """
+        if self._priorities[request.task] <= BACKGROUND_PRIORITY:
+            return
         entered = self.floor.entered
         self.tokens[request.task] += new_tokens
         self.floor.generated(request.task, new_tokens, now_ns - request.reported_ns, now_ns)
@@ -322,6 +329,10 @@ class Arbiter:
     def _relate(self) -> None:
         """Who yields to whom, and whose running keeps whom waiting, under the lanes in force."""
         lanes = [self.lanes[index].cluster_bits for index in self._lane]
+        if self.config.one_engine:  # an engine is a unit more
+            engine = 1 << len(self.config.clusters)
+            shared = [name in self.config.one_engine for name in self.task_names]
+            lanes = [bits | engine if shares else bits for bits, shares in zip(lanes, shared, strict=True)]
         yielding = self.arm.yielding
         for task in self._all:
             conflict = 0

@@ -9,12 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-DIALOGUE = "dialogue_task"
-"""The task that the voice chain's language model runs as."""
 NAVIGATION = "navigation_task"
-"""The task that guidance's prompts are made as."""
+"""Spoken navigation commands, and prompts of the head unit's navigation."""
+VEHICLE = "vehicle_task"
+"""Spoken commands to the car."""
+DIALOGUE = "dialogue_task"
+"""Talk. It stands in for every task that a profile leaves out."""
+BACKGROUND = "background_task"
+"""What nobody waits for: prefixes and summaries computed in idle time, and requests at low priority."""
 SPEECH = "speech_task"
-"""The task whose widest lane recognition and voices run in on a GPU. They cannot yield in time, so they get clusters of
+"""Recognition and voices; on a GPU they run in its widest lane. They cannot yield in time, so they get clusters of
 their own; a profile without this task puts them beside the dialogue."""
 URGENT_PRIORITY = 8
 """Tasks from this priority on never yield and are never overtaken by ageing (navigation, vehicle safety)."""
@@ -78,10 +82,14 @@ class TaskProfile:
 
 @dataclass(frozen=True, slots=True)
 class ArbiterConfig:
-    """Everything the arbiter obeys. `clusters`: name -> units, carved in this order."""
+    """Everything the arbiter obeys. `clusters`: name -> units, carved in this order.
+
+    one_engine: tasks whose steps take turns on one engine: they give way to one another as if they shared units.
+    """
 
     limits: GlobalLimits
     eviction: EvictionPolicy
     clusters: Mapping[str, int]
     tasks: Mapping[str, TaskProfile]
     policy: PolicyBounds
+    one_engine: frozenset[str] = frozenset()

@@ -22,7 +22,7 @@ def join(arbiter: Arbiter, task: int, now_ns: int, *, session: str, kv_bytes: in
     request = None if arbiter.paused >> task & 1 else arbiter.queues.take_member()
     if request is None:
         return None
-    request.task = task
+    request.task = request.owner = task
     request.session, request.kv_bytes = session, kv_bytes
     request.submitted_ns = submitted_ns
     request.started_ns = request.reported_ns = now_ns

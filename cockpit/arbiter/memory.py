@@ -41,15 +41,15 @@ class SessionMemory:
         name = request.session
         if name is None or request.degraded:
             return True  # a released request kept its memory and its pin
-        task = request.task
-        asked = int(request.kv_bytes * keep_ratio)
         session = self.table.sessions.get(name)
+        task = request.owner if session is None else session.task  # whoever uses it: it stays in one budget
+        asked = int(request.kv_bytes * keep_ratio)
         held = session.bytes if session is not None else 0
         more = max(0, self.ledger.paged(asked) - held)
         if more:
             if session is not None:
                 session.pins += 1  # never its own victim
-            fits = self._make_room(task, more, now_ns)
+            fits = self._make_room(task, more, self._priorities[request.task], now_ns)
             if session is not None:
                 session.pins -= 1
             if not fits:
@@ -62,8 +62,8 @@ class SessionMemory:
         session.pins += 1
         return True
 
-    def _make_room(self, task: int, more_bytes: int, now_ns: int) -> bool:
-        """Evict until it fits: from the task itself while it is over its budget, else from priorities up to its own."""
+    def _make_room(self, task: int, more_bytes: int, priority: int, now_ns: int) -> bool:
+        """Evict until it fits: from the task itself while it is over its budget, else from those up to `priority`."""
         ledger = self.ledger
         while True:
             if ledger.held[task] + more_bytes > ledger.budgets[task]:
@@ -73,7 +73,7 @@ class SessionMemory:
             else:
                 return True
             pressure = (ledger.total_held + more_bytes) / ledger.arena_bytes
-            session = self.table.victim(now_ns, pressure, only, self._priorities[task])
+            session = self.table.victim(now_ns, pressure, only, priority)
             if session is None:
                 return False
             self._drop(session, now_ns)

@@ -59,7 +59,8 @@ STOP: Final = 3
 class Request:
     """One request. Owned by the arbiter's pool; valid for its holder until `finish` or a refusal.
 
-    kv_bytes: what its session must be able to hold. chunk_tokens, draft_tokens, keep_ratio: what the decision gave.
+    kv_bytes: what its session must be able to hold. owner: the task whose budget holds the session.
+    chunk_tokens, draft_tokens, keep_ratio: what the decision gave.
     first_token_ns: when its first token was reported, 0 before; its latency ends there (TTFT) unless it is urgent.
     judged: somebody waits for it; what is computed ahead of need is in no latency and never late.
     batch: it holds the lane for several texts, its members, and at each boundary other requests of its task go first.
@@ -79,6 +80,7 @@ class Request:
         "key",
         "kv_bytes",
         "lane",
+        "owner",
         "reason",
         "reported_ns",
         "session",
@@ -96,6 +98,7 @@ class Request:
         self.state = FREE
         self.task = 0
         self.session: str | None = None
+        self.owner = 0
         self.kv_bytes = 0
         self.expected_ns = 0
         self.submitted_ns = 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cockpit.arbiter.config import DIALOGUE, SPEECH, ArbiterConfig
+from cockpit.arbiter.config import BACKGROUND, DIALOGUE, NAVIGATION, SPEECH, VEHICLE, ArbiterConfig
 from cockpit.profile.base import Violation, dotted, suggestion, validated
 from cockpit.profile.latency_baselines import task_baselines_ms
 from cockpit.profile.orchestration import (
@@ -26,6 +26,7 @@ from cockpit.profile.orchestration import (
 )
 from cockpit.profile.sections import AsrSection, LlmSection, Profile, TtsSection
 from cockpit.profile.yaml import Document, Fault, KeyPath, SourcePosition, read_yaml
+from cockpit.scheduling.tasks import stand_in
 from models.errors import ConfigError
 from models.store.registry import Device, Registry, Role, load_registry
 
@@ -90,6 +91,7 @@ def load_profile(name: str, *, registry: Registry | None = None) -> LoadedProfil
     violations += _model_violations(data, registry)
     if profile is not None:
         violations += _grant_violations(profile)
+        violations += _idle_task_violations(profile)
     faults = [fault for document in chain for fault in document.faults]
     faults += [written.fault(violation) for violation in violations]
     if faults or profile is None:
@@ -206,7 +208,8 @@ def _task_models(data: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         _named(data, "tts", "en_voice", tts["en_voice"].default),
         _named(data, "tts", "zh_voice", tts["zh_voice"].default),
     )
-    return {DIALOGUE: (_named(data, "llm", "model", LlmSection.model_fields["model"].default),), SPEECH: speech}
+    language = (_named(data, "llm", "model", LlmSection.model_fields["model"].default),)
+    return {SPEECH: speech, **dict.fromkeys((NAVIGATION, VEHICLE, DIALOGUE, BACKGROUND), language)}
 
 
 def _named(data: Mapping[str, Any], section: str, key: str, default: str) -> str:
@@ -223,11 +226,21 @@ def _grant_violations(profile: Profile) -> Iterator[Violation]:
     for user, tasks in profile.api.grants.items():
         for task in tasks:
             path = ("api", "grants", user)
-            if task not in served:
+            if stand_in(task, served) not in (*served, DIALOGUE):
                 known = suggestion(task, list(served), cutoff=0.4)
                 yield Violation(path, f"no such task {task!r}; {known}", (("tasks",),))
-            elif profile.device != "cpu" and task != DIALOGUE:
-                yield Violation(path, f"on a GPU requests run as {DIALOGUE} only so far, not as {task}", (("device",),))
+
+
+def _idle_task_violations(profile: Profile) -> Iterator[Violation]:
+    """Tasks that nothing runs as: neither the voice chain, nor an API request of anyone."""
+    granted = {task for tasks in profile.api.grants.values() for task in tasks}
+    for name in profile.tasks:
+        if name not in WARMED_TASKS and name not in granted:
+            yield Violation(
+                ("tasks", name),
+                f"nothing runs as {name}: the voice chain runs as {', '.join(WARMED_TASKS)}, and api.grants "
+                "names it for no client; grant it to one, or leave it out",
+            )
 
 
 _MODEL_ROLES: tuple[tuple[KeyPath, Role], ...] = (

@@ -16,7 +16,11 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from cockpit.arbiter.config import (
+    BACKGROUND,
     DIALOGUE,
+    NAVIGATION,
+    SPEECH,
+    VEHICLE,
     ArbiterConfig,
     EvictionPolicy,
     GlobalLimits,
@@ -27,12 +31,12 @@ from cockpit.profile.base import Flag, OneOrMore, Section, Violation, suggestion
 from cockpit.profile.units import Duration, between
 
 _LIMITS, _EVICTION, _POLICY = GlobalLimits(), EvictionPolicy(), PolicyBounds()
-_WARMUPS = 3
+_WARMUPS = {DIALOGUE: 3}
 _DEFAULT_TIMEOUT_NS = 30_000_000_000
 _LRU_TEXT = re.compile(r" *lru_k *= *([0-9]+) *")
 
-WARMED_TASKS = frozenset({DIALOGUE})
-"""Tasks that have something to warm up: engines outside them run their own warm-up as they are loaded."""
+WARMED_TASKS = (NAVIGATION, VEHICLE, DIALOGUE, SPEECH, BACKGROUND)
+"""Tasks that the voice chain runs something as, so that there is something to warm up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +218,8 @@ class TaskSection(Section):
     affinity_mask: Annotated[str, AfterValidator(_names_clusters)]
     """Cluster names joined by commas, narrowest lane first."""
     warmup_requests: Annotated[int, Field(strict=True, ge=0, le=1000)] | None = None
-    """Requests run at start, and at wake-up after a minute of rest, before the first real one. Default: 3 for
-    dialogue_task; no other task has anything to warm up, so it may not be written there."""
+    """Requests of the task's own kinds, run at start, and at wake-up after a minute of rest, before the first real one.
+    Default: 3 for dialogue_task, 1 for the others. Only for tasks that the voice chain runs something as."""
     model: str | None = None
     """The registry's name of its model, for the reader: it must be one that a stage's own section names."""
     models: tuple[str, ...] = ()
@@ -234,7 +238,7 @@ class TaskSection(Section):
             latency_sla_ns=self.latency_sla.ns,
             memory_budget_mb=self.memory_budget_mb,
             clusters=mask_names(self.affinity_mask),
-            warmup_requests=_WARMUPS if self.warmup_requests is None else self.warmup_requests,
+            warmup_requests=_WARMUPS.get(name, 1) if self.warmup_requests is None else self.warmup_requests,
             queue_limit=self.queue_limit,
             timeout_ns=default_ns if self.timeout is None else self.timeout.ns,
         )
@@ -285,7 +289,7 @@ def _unused_keys(name: str, task: Mapping[str, Any], facts: Facts) -> Iterator[V
     if facts.warmed is not None and name not in facts.warmed and "warmup_requests" in task:
         yield Violation(
             ("tasks", name, "warmup_requests"),
-            f"nothing of {name} can be warmed up (only {', '.join(sorted(facts.warmed))} can): leave it out",
+            f"nothing of {name} can be warmed up (only {', '.join(facts.warmed)} can): leave it out",
         )
     for key in ("model", "models"):
         value = task.get(key)

@@ -108,10 +108,11 @@ class UnsharedLane:
 class BatchLease(Lease):
     """A lane of the arbiter for the texts of one task: see BatchLane."""
 
-    __slots__ = ("_evicted", "_lane", "_task_index", "dispatcher")
+    __slots__ = ("_evicted", "_lane", "_task_index", "dispatcher", "task")
 
     def __init__(self, dispatcher: Dispatcher, task: str, lane: TaskLane, evicted: EvictedSessions) -> None:
         super().__init__(dispatcher, task)
+        self.task = task
         self.dispatcher = dispatcher
         self._task_index = dispatcher.arbiter.task_index[task]
         self._lane = lane
@@ -132,13 +133,14 @@ class BatchLease(Lease):
         except Refused as error:
             self.stopped = str(error)
             return False
-        self._lane.enter(self.lane)
+        self._lane.enter(self.lane, self.task)
         return True
 
     def report(self) -> bool:
         """See Lease. The lane may have changed while it was parked."""
+        self._lane.step_aside()
         if super().report():
-            self._lane.enter(self.lane)
+            self._lane.enter(self.lane, self.task)
             return True
         return False
 

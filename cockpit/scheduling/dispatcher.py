@@ -92,13 +92,15 @@ class Lease:
         expected_ms: float = 0.0,
         judged: bool = True,
         batch: bool = False,
+        owner: str = "",
         give_up: Callable[[], bool] = bool,
     ) -> None:
         """Wait for the task's turn. Raises Refused; nothing is held then. See `Dispatcher.lease`.
 
-        batch: for several texts, see cockpit.arbiter.members.
+        batch: for several texts, see cockpit.arbiter.members. owner: see `Dispatcher.submit`.
         """
-        self._request = self._dispatcher.submit(self._task, session, kv_bytes, int(expected_ms * 1e6), judged, batch)
+        expected_ns = int(expected_ms * 1e6)
+        self._request = self._dispatcher.submit(self._task, session, kv_bytes, expected_ns, judged, batch, owner)
         self.give_up, self.stopped = give_up, ""
         self._pending = self._since = 0
         self._told_first = False
@@ -188,11 +190,21 @@ class Dispatcher:
 
     # --- for Lease -------------------------------------------------------------------------------------------------
     def submit(
-        self, task: int, session: str | None, kv_bytes: int, expected_ns: int, judged: bool, batch: bool = False
+        self,
+        task: int,
+        session: str | None,
+        kv_bytes: int,
+        expected_ns: int,
+        judged: bool,
+        batch: bool = False,
+        owner: str = "",
     ) -> Request:
         """Ask for the task's turn. Raises Refused when the arbiter does not admit the request. A batch of this task
         that holds the lane is told at its next boundary.
+
+        owner: the task in whose budget the session is, where that is another one.
         """
+        owned_by = self.arbiter.task_index[owner] if owner else task
         with self._lock:
             request = self.arbiter.submit(
                 task,
@@ -202,6 +214,7 @@ class Dispatcher:
                 expected_ns=expected_ns,
                 judged=judged,
                 batch=batch,
+                owner=owned_by,
             )
             if request.state == REFUSED:
                 raise Refused(f"{self.arbiter.task_names[task]}: {request.why}")
@@ -261,10 +274,11 @@ class Dispatcher:
             return request.state == RUNNING
         start_ns = time.monotonic_ns()
         try:
-            while not granted.wait(_TICK_S):
+            while not granted.is_set():
                 if give_up():
                     return False
-                self.tick()
+                if not granted.wait(_TICK_S):
+                    self.tick()
             return request.state == RUNNING
         finally:
             self._trace(request, start_ns, f"wait: {request.why}")
@@ -288,12 +302,12 @@ class Dispatcher:
                 self._trace(request, time.monotonic_ns(), f"stop: {request.why}")
                 return False
             if action == YIELD:
+                if lease.give_up():
+                    lease.stopped = _GIVEN_UP
+                    return False
                 start_ns = time.monotonic_ns()
                 lease.gate.wait(_TICK_S)
                 self._trace(request, start_ns, "yield")
-                if lease.gate.closed and lease.give_up():
-                    lease.stopped = _GIVEN_UP
-                    return False
             elif action == RELEASE:
                 if self._await(request, lease.give_up):
                     return True
@@ -335,6 +349,10 @@ class Dispatcher:
                 self._granted[late.slot].set()
             self._pump()
 
+    def lane_in_force(self, task: str) -> str:
+        """Name of the lane that `task` runs in under the policy's arm now."""
+        return self.arbiter.lanes[self.arbiter.lane_index(self.arbiter.task_index[task])].name
+
     # --- orders from outside ---------------------------------------------------------------------------------------
     def status(self, *, verbose: bool = True) -> Status:
         with self._lock:
@@ -354,9 +372,9 @@ class Dispatcher:
         """ "evicted", "at its next boundary" or "unknown"."""
         with self._lock:
             answer = self.arbiter.evict(session, self._clock_ns())
-            held = self.arbiter.table.sessions.get(session)
-            if held is not None and self.arbiter.running_bits >> held.task & 1:
-                self._nudged |= 1 << held.task
+            for running in filter(None, self.arbiter.running):
+                if running.session == session:
+                    self._nudged |= 1 << running.task
             self._pump()
             return answer
 

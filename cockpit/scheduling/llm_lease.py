@@ -8,12 +8,15 @@ owns the session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from threading import Lock
 
 from cockpit.device.base import Device
 from cockpit.scheduling.dispatcher import Dispatcher, Lease, Refused
 from models.engines.llm.session import DEFAULT_CHUNK, LmSession
+from pipeline.frames import Task
 
 
 class EvictedSessions:
@@ -29,6 +32,9 @@ class EvictedSessions:
         self._names.add(session)
         self.listener()
 
+    def __len__(self) -> int:
+        return len(self._names)
+
     def take(self, session: str) -> bool:
         """True once after each eviction. For the thread that owns the session."""
         if session not in self._names:
@@ -37,53 +43,91 @@ class EvictedSessions:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class LanedModel:
+    """A model whose graphs lie in the lanes of one task and serve one text at a time, whatever task a step is of.
+
+    use: told the lane before the model runs there. lane_in_force: its name now. turn: held by the thread that computes;
+    between two boundaries only, so that whoever has yielded never keeps it.
+    """
+
+    use: Callable[[str], None]
+    lane_in_force: Callable[[], str]
+    turn: Lock
+
+
 class TaskLane:
     """Where a task's model steps run: the thread is bound to the lane of its lease, as long as it is held.
 
-    bind: False where the kernel places the thread better than a lane of all cores would. on_lane: told the lane's name
-    before the model runs there, for models that compute where they are told and not where their thread is.
+    bound: the tasks that keep to their lanes; not those that the kernel places better, as in a lane of all cores.
+    model: None for one that computes where its thread is, several texts beside each other.
     """
 
-    def __init__(self, device: Device, *, bind: bool, on_lane: Callable[[str], None] | None = None) -> None:
+    def __init__(self, device: Device, *, bound: Collection[str], model: LanedModel | None = None) -> None:
         self._device = device
-        self._bind = bind
-        self._on_lane = on_lane
+        self._bound = bound
+        self._model = model
         self._name = ""
         self._entered = ExitStack()
+        self._computes = False
 
-    def enter(self, lane: str) -> None:
-        """Move this thread to `lane`. Nothing happens when it is there already."""
-        if not self._bind or lane == self._name:
-            return
-        self.leave()
-        self._entered.enter_context(self._device.enter(lane))
-        self._name = lane
-        if self._on_lane is not None:
-            self._on_lane(lane)
+    def enter(self, lane: str, task: str) -> None:
+        """Move this thread to `lane`, one of `task`, or to where the model's graphs are; wait for its turn there."""
+        model = self._model
+        if model is not None:
+            if not self._computes:
+                model.turn.acquire()
+                self._computes = True
+            lane = model.lane_in_force()
+        if lane != self._name:
+            self._unbind()
+            if task in self._bound:
+                self._entered.enter_context(self._device.enter(lane))
+                self._name = lane
+        if model is not None:
+            model.use(lane)
+
+    def step_aside(self) -> None:
+        """Before a boundary: whoever the arbiter prefers may compute. `enter` again before the next step."""
+        if self._computes and self._model is not None:
+            self._computes = False
+            self._model.turn.release()
 
     def leave(self) -> None:
         """Unbind this thread."""
-        self._name = ""
-        self._entered.close()
+        self._unbind()
+        self.step_aside()
+
+    def _unbind(self) -> None:
+        if self._name:
+            self._name = ""
+            self._entered.close()
 
 
 class LaneLlmScheduler:
-    """Runs the model under leases of one task. See pipeline.dialogue.llm_steps.LlmScheduler.
+    """Runs the model under leases of each step's task. See pipeline.dialogue.llm_steps.LlmScheduler.
 
-    evicted: what the arbiter's `on_evict` notes. ran: called after each lease.
+    names: the arbiter's task for each kind of work. evicted: what the arbiter's `on_evict` notes. ran: told of the task
+    after each lease.
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, task: str, lane: TaskLane, evicted: EvictedSessions, ran: Callable[[], None]
+        self,
+        dispatcher: Dispatcher,
+        names: Mapping[Task, str],
+        lane: TaskLane,
+        evicted: EvictedSessions,
+        ran: Callable[[str], None],
     ) -> None:
         self.stopped = ""
         self.dispatcher = dispatcher
-        self.task = task
+        self.names = names
         self.lane = lane
         self._evicted = evicted
         self._ran = ran
         self._give_up: Callable[[], bool] = bool
-        self._leases: dict[str, LlmLease] = {}
+        self._leases: dict[tuple[str, str], LlmLease] = {}
+        self._owners: dict[str, str] = {}
         self._held: LlmLease | None = None
 
     @contextmanager
@@ -98,11 +142,22 @@ class LaneLlmScheduler:
             self._give_back()
             self._forget_evicted()
 
-    def on(self, session: LmSession, *, ahead: bool = False) -> LlmLease:
-        """See LlmScheduler. What one block runs on several sessions runs under one lease after the other."""
-        lease = self._leases.get(session.name)
+    @property
+    def holds(self) -> str:
+        """The arbiter's task whose lane is held now, empty without one. Any thread may ask."""
+        held = self._held
+        return "" if held is None else held.task
+
+    def on(self, session: LmSession, *, ahead: bool = False, task: Task = "dialogue") -> LlmLease:
+        """See LlmScheduler. What one block runs on several sessions runs under one lease after the other.
+
+        A session's memory is in the budget of the task that used it first, whichever uses it later.
+        """
+        name = self.names[task]
+        lease = self._leases.get((session.name, name))
         if lease is None:
-            lease = self._leases[session.name] = LlmLease(self, session)
+            owner = self._owners.setdefault(session.name, name)
+            lease = self._leases[session.name, name] = LlmLease(self, session, name, owner)
         if lease.session is not session:
             raise ValueError(f"two sessions are called {session.name!r}: their memory would be booked as one's")
         lease.begin(ahead)
@@ -115,15 +170,21 @@ class LaneLlmScheduler:
         self._give_back()
         session = lease.session
         try:
-            lease.take(session=session.name, kv_bytes=session.kv_bytes, judged=not lease.ahead, give_up=self._give_up)
+            lease.take(
+                session=session.name,
+                kv_bytes=session.kv_bytes,
+                judged=not lease.ahead,
+                owner=lease.owner,
+                give_up=_at_once if lease.ahead else self._give_up,
+            )
         except Refused as error:
             self.stopped = str(error)
             return
         self._held = lease
+        lease.moved()
         if self._evicted.take(session.name):  # while it was idle, or waited: what is booked now is empty
             session.forget()
         session.draft_tokens = lease.draft_tokens
-        lease.moved()
 
     def _give_back(self) -> None:
         if self._held is None:
@@ -131,24 +192,34 @@ class LaneLlmScheduler:
         lease, self._held = self._held, None
         self.lane.leave()
         lease.give_back()
-        self._ran()
+        self._ran(lease.task)
 
     def _forget_evicted(self) -> None:
-        for name, lease in self._leases.items():
+        if not self._evicted:
+            return
+        for (name, _), lease in self._leases.items():
             if self._evicted.take(name):
                 lease.session.forget()
+
+
+def _at_once() -> bool:
+    """What is computed ahead of need does not wait: it is tried again in the next idle moment."""
+    return True
 
 
 class LlmLease(Lease):
     """The steps of one session and the lease they run under, in one object. See pipeline.dialogue.llm_steps.LlmSteps.
 
-    chunk_tokens: of the lease that is held, else of the last one.
+    task: the arbiter's. owner: the one in whose budget the session is. chunk_tokens: of the lease that is held, else
+    of the last one.
     """
 
-    __slots__ = ("_accepted", "_scheduler", "ahead", "chunk_tokens", "session")
+    __slots__ = ("_accepted", "_scheduler", "ahead", "chunk_tokens", "owner", "session", "task")
 
-    def __init__(self, scheduler: LaneLlmScheduler, session: LmSession) -> None:
-        super().__init__(scheduler.dispatcher, scheduler.task)
+    def __init__(self, scheduler: LaneLlmScheduler, session: LmSession, task: str, owner: str) -> None:
+        super().__init__(scheduler.dispatcher, task)
+        self.task = task
+        self.owner = owner
         self.chunk_tokens = DEFAULT_CHUNK
         self.session = session
         self.ahead = False
@@ -176,6 +247,7 @@ class LlmLease(Lease):
 
     def report(self) -> bool:
         """See Lease. The lane and the chunk may have changed while it was parked."""
+        self._scheduler.lane.step_aside()
         if super().report():
             self.moved()
             return True
@@ -185,4 +257,4 @@ class LlmLease(Lease):
     def moved(self) -> None:
         """Go where the arbiter wants the steps to run, in chunks as long as it says."""
         self.chunk_tokens = self.prefill_chunk_tokens
-        self._scheduler.lane.enter(self.lane)
+        self._scheduler.lane.enter(self.lane, self.task)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cockpit.arbiter.arbiter import Arbiter
@@ -17,6 +18,7 @@ from cockpit.scheduling.dispatcher import Dispatcher
 from cockpit.scheduling.llm_lease import EvictedSessions
 from cockpit.scheduling.maintenance import Maintenance
 from cockpit.scheduling.state_file import PolicyFile
+from cockpit.scheduling.tasks import names_of
 from cockpit.telemetry.watch import Watch, open_watch
 from models.errors import StartupError
 from pipeline.trace import NullTracer, Tracer
@@ -41,7 +43,7 @@ class SchedulingPlan:
 @dataclass(frozen=True, slots=True)
 class SchedulingService:
     """What a process needs to share its device. `control` is None where no socket was asked for. evicted: what the
-    owners of sessions must forget.
+    owners of sessions must forget. model_turn: see cockpit.scheduling.llm_lease.LanedModel.
     """
 
     config: ArbiterConfig
@@ -52,6 +54,7 @@ class SchedulingService:
     control: ControlServer | None
     evicted: EvictedSessions
     _closing: ExitStack
+    model_turn: threading.Lock = field(default_factory=threading.Lock)
 
     def close(self) -> None:
         """Stop answering, then free the device. Engines must be closed before. Safe to call twice."""
@@ -65,6 +68,8 @@ def open_service(plan: SchedulingPlan, kind: str, tracer: Tracer | None = None) 
     elsewhere) and ConfigError.
     """
     config = plan.config
+    if kind != "cpu":  # its language model serves one text at a time
+        config = replace(config, one_engine=frozenset(names_of(config.tasks).values()))
     specs = [LaneSpec(lane.name, lane.clusters, lane.memory_budget_bytes, lane.priority) for lane in plan_lanes(config)]
     with ExitStack() as opened:
         device = open_device(kind, config.clusters, specs)

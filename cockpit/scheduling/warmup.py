@@ -16,7 +16,7 @@ log = logging.getLogger("cockpit.scheduling.warmup")
 STALE_NS: Final = 60_000_000_000
 """A task that ran nothing for so long has lost its caches and clocks: it is warmed up again."""
 Warmer = Callable[[str], None]
-"""Runs one request of the usual size in the lane of that name; nobody sees its result."""
+"""Runs one request of the usual kinds in the lane of that name; nobody sees its results."""
 
 
 class WarmUps:

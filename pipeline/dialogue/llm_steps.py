@@ -18,6 +18,7 @@ from typing import Protocol
 
 from models.engines.base import never_cancelled
 from models.engines.llm.session import DEFAULT_CHUNK, LmSession
+from pipeline.frames import Task
 
 
 class LlmSteps(Protocol):
@@ -49,10 +50,11 @@ class LlmScheduler(Protocol):
         """
         ...
 
-    def on(self, session: LmSession, *, ahead: bool = False) -> LlmSteps:
+    def on(self, session: LmSession, *, ahead: bool = False, task: Task = "dialogue") -> LlmSteps:
         """The steps that come next on `session`. Cheap: waiting is left to the first step.
 
-        ahead: nobody waits for them yet. Raises ValueError when another session has the same name.
+        ahead: nobody waits for them yet, so they never wait either: where they would have to, they set `stopped`.
+        task: what they are for. Raises ValueError when another session has the same name.
         """
         ...
 
@@ -66,7 +68,7 @@ class UnscheduledLlm:
     def block(self, give_up: Callable[[], bool]) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def on(self, session: LmSession, *, ahead: bool = False) -> UnscheduledLlm:
+    def on(self, session: LmSession, *, ahead: bool = False, task: Task = "dialogue") -> UnscheduledLlm:
         return self
 
     def at_prefill(self) -> None:

@@ -24,7 +24,7 @@ from pipeline.dialogue.chat_guard import TalkFilter
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler, fill
 from pipeline.dialogue.manual import Found, Manual, load_manual
 from pipeline.dialogue.tool_choice import Chooser
-from pipeline.frames import Language, ToolCall, ToolResult
+from pipeline.frames import Language, Task, ToolCall, ToolResult
 from pipeline.nlg.actions import say
 from pipeline.nlu.intents.rules import kept_in_mind
 from pipeline.nlu.interpreter import Clause, Interpreter, Parse
@@ -74,6 +74,17 @@ def _explained(found: Found | None, parse: Parse) -> bool:
     return found is not None and found.certain and (found.exact or not about_now)
 
 
+NAVIGATION_CALLS = frozenset(("navigate_to", "set_route_options", "cancel_navigation", "ask_distance"))
+
+
+def task_of(parse: Parse) -> Task:
+    """What a transcript is for: the most urgent task among its commands, dialogue where there is none."""
+    names = {candidate.call.name for clause in parse.clauses for candidate in clause.candidates} - {"refuse"}
+    if names & NAVIGATION_CALLS:
+        return "navigation"
+    return "vehicle" if names else "dialogue"
+
+
 def _never() -> bool:
     return False
 
@@ -102,6 +113,7 @@ class Plan:
     llm_ttft_ms: float = 0.0
     llm_ms: float = 0.0
     cut: bool = False
+    task: Task = "dialogue"
 
     @property
     def empty(self) -> bool:
@@ -209,6 +221,7 @@ class DialogueManager:
         if not parse.clauses or explained:
             decided_by: DecidedBy = "manual" if found is not None else "model" if self.lm is not None else "words"
             return Plan(text, language, chat=True, decided_by=decided_by)
+        task = task_of(parse)
         calls: list[ToolCall] = []
         decided_by, ttft_ms, total_ms = "words", 0.0, 0.0
         for clause in parse.clauses:
@@ -217,14 +230,16 @@ class DialogueManager:
                 continue
             start = self.clock()
             wanted = [candidate.call for candidate in clause.candidates]
-            choice = self.chooser.choose(clause.evidence.text, wanted, cancelled=cancelled, scheduler=scheduler)
+            choice = self.chooser.choose(
+                clause.evidence.text, wanted, cancelled=cancelled, scheduler=scheduler, task=task
+            )
             if choice is None:
-                return Plan(text, language, cut=True)
+                return Plan(text, language, cut=True, task=task)
             calls.append(choice.call)
             decided_by = "model"
             ttft_ms = ttft_ms or choice.ttft_ms
             total_ms += (self.clock() - start) * 1e3
-        return Plan(text, language, tuple(calls), False, decided_by, ttft_ms, total_ms)
+        return Plan(text, language, tuple(calls), False, decided_by, ttft_ms, total_ms, task=task)
 
     def execute(self, plan: Plan, turn_id: int) -> list[ToolResult]:
         """Run the plan's calls. A call that fails does not stop the others."""
@@ -317,7 +332,8 @@ class DialogueManager:
         session = self.chat_sessions[language]
         tokens = tuple(self._history_tokens(language))
         if session.cached < len(tokens) or session.tokens[: len(tokens)] != tokens:
-            fill(session, tokens, scheduler.on(session, ahead=True), at_most=PREPARE_CHUNK, cancelled=cancelled)
+            steps = scheduler.on(session, ahead=True, task="background")
+            fill(session, tokens, steps, at_most=PREPARE_CHUNK, cancelled=cancelled)
         return session.cached >= len(tokens)
 
     def is_complete(self, text: str, language: Language, *, avg_logprob: float | None = None) -> bool:

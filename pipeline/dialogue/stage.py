@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pipeline.dialogue.llm_steps import LlmScheduler
 from pipeline.dialogue.manager import DialogueManager, Plan
-from pipeline.frames import Language, TextDelta, Transcript, TurnFailed
+from pipeline.frames import Language, Task, TextDelta, Transcript, TurnFailed
 from pipeline.nlg.apologies import NOT_TAKEN_BACK, SAY_AGAIN, UNCLEAR
 from pipeline.trace import Tracer
 from pipeline.turn_log import TurnLog, TurnRecord
@@ -158,23 +158,24 @@ class UnderstandStage:
     def _final(self, transcript: Transcript) -> Iterator[TextDelta]:
         record = self._turn_log.open(transcript.turn_id, transcript.generation)
         record.language, record.transcript, record.reply = transcript.language, transcript.text, ""
-        record.decided_by = None
+        record.decided_by = record.task = None
         record.ms["asr"] = transcript.asr_ms
         record.ms["tts_first"] = None
         with self._scheduler.block(self._stale(transcript)):
             speculation = self._planned(transcript)
             self._speculation = None
             record.decided_by = None if speculation.plan.cut else speculation.plan.decided_by
+            record.task = task = speculation.plan.task
             start_ns = time.monotonic_ns()
             for piece in self._pieces(speculation, record):
                 record.reply += piece
-                yield self._delta(transcript, piece)
+                yield self._delta(transcript, piece, task)
         if speculation.plan.chat:
             record.ms["llm"] = speculation.planned_ms + (time.monotonic_ns() - start_ns) / NS_PER_MS
             record.ms["llm_ttft"] = self._dialogue.chat_ttft_ms
         elif speculation.plan.decided_by == "model":
             record.ms["llm_ttft"] = speculation.plan.llm_ttft_ms
-        yield self._delta(transcript, "", last=True)
+        yield self._delta(transcript, "", task, last=True)
 
     def _pieces(self, speculation: Speculation, record: TurnRecord) -> Iterator[str]:
         """The reply. A choice that the model could not make is not guessed: nothing is done then, and that is said
@@ -209,7 +210,7 @@ class UnderstandStage:
         return lambda: self._generations.is_stale(transcript.generation) or bool(self._scheduler.stopped)
 
     @staticmethod
-    def _delta(transcript: Transcript, text: str, *, last: bool = False) -> TextDelta:
+    def _delta(transcript: Transcript, text: str, task: Task, *, last: bool = False) -> TextDelta:
         return TextDelta(
-            transcript.turn_id, transcript.generation, text, transcript.language, transcript.captured_ns, last
+            transcript.turn_id, transcript.generation, text, transcript.language, transcript.captured_ns, last, task
         )

@@ -14,7 +14,7 @@ from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.grammar import Grammar
 from models.engines.llm.session import LmSession
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler, fill
-from pipeline.frames import ToolCall
+from pipeline.frames import Task, ToolCall
 
 _SYSTEM = (
     "You turn what a person in a car says into one JSON tool call. Tools: set_temperature(zone, action, value), "
@@ -66,6 +66,7 @@ class Chooser:
         cancelled: Callable[[], bool] = _never,
         scheduler: LlmScheduler = UNSCHEDULED,
         ahead: bool = False,
+        task: Task = "dialogue",
     ) -> Choice | None:
         """The call the model writes when only `calls` are allowed; None when it was cancelled before it was written."""
         start = time.perf_counter()
@@ -74,7 +75,7 @@ class Chooser:
         most_tokens = max(len(written.encode()) for written in by_text)
         constraint = Grammar.compile(_any_of(list(by_text)), tokenizer).start()
         prompt = self._lm.chat.encode(_messages(text), tokenizer)
-        steps = scheduler.on(self._session, ahead=ahead)
+        steps = scheduler.on(self._session, ahead=ahead, task=task)
         fill(self._session, prompt, steps, cancelled=cancelled)
         ttft_ms = 0.0
         written: list[int] = []

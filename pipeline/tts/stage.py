@@ -8,6 +8,7 @@ import numpy as np
 
 from models.engines.base import Audio, Voice
 from models.engines.tts.espeak import SpeechFailed
+from pipeline.engine_runs import UNSCHEDULED_RUNS, EngineRuns
 from pipeline.frames import Language, SpeechFrame, SpokenClause, TextDelta
 from pipeline.nlg.apologies import ANSWER_LOST, NO_WORDS
 from pipeline.tts.clauses import ClauseStream
@@ -24,6 +25,7 @@ class TtsStage:
 
     def __init__(self, voices: Mapping[Language, Voice]) -> None:
         self._voices = voices
+        self._runs: EngineRuns = UNSCHEDULED_RUNS
         self._stream: ClauseStream | None = None
         self._turn: tuple[int, int] = (-1, -1)  # generation, turn id
         self._spoken_generation = -1
@@ -33,6 +35,10 @@ class TtsStage:
         self._apologies: dict[Language, Audio] = {}
         self.dropped = 0
         self.failures = 0
+
+    def under(self, runs: EngineRuns) -> None:
+        """From now on each run of a voice asks `runs` first. Before `speak` is called."""
+        self._runs = runs
 
     def warm_up(self) -> None:
         """Warm up every voice, and keep the audio of its apology: it must sound when the voice fails."""
@@ -88,6 +94,7 @@ class TtsStage:
                 language=delta.language,
                 captured_ns=delta.captured_ns,
                 last=delta.last and number == len(pairs),
+                task=delta.task,
             )
             self._index += 1
 
@@ -104,7 +111,7 @@ class TtsStage:
         voice = self._voices[clause.language]
         if clause.spoken and not cancelled():
             try:
-                for samples in voice.synthesise(clause.spoken):
+                for samples in self._chunks(voice, clause, cancelled):
                     if cancelled():
                         return
                     yield _frame(clause, samples, voice.sample_rate_hz)
@@ -112,6 +119,16 @@ class TtsStage:
                 self.failures += 1
         if clause.last and not cancelled():
             yield _frame(clause, _SILENCE, voice.sample_rate_hz, last=True)
+
+    def _chunks(self, voice: Voice, clause: SpokenClause, cancelled: Callable[[], bool]) -> Iterator[Audio]:
+        """The engine runs once per chunk; between them somebody else may have the device."""
+        chunks = voice.synthesise(clause.spoken)
+        while True:
+            with self._runs.of(clause.task, cancelled) as mine:
+                chunk = next(chunks, None) if mine else None
+            if chunk is None:
+                return
+            yield chunk
 
 
 def _frame(clause: SpokenClause, samples: Audio, sample_rate_hz: int, *, last: bool = False) -> SpeechFrame:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cockpit.arbiter.config import DIALOGUE
+from cockpit.arbiter.config import BACKGROUND, DIALOGUE, NAVIGATION, SPEECH
 from cockpit.assemble import Assembly, assemble
 from cockpit.cli import talk
 from cockpit.cli.o3ctl import app
@@ -28,9 +28,13 @@ from cockpit.scheduling.control_socket import default_socket
 from cockpit.scheduling.llm_lease import LaneLlmScheduler, TaskLane
 from cockpit.scheduling.service import SchedulingPlan, SchedulingService, open_service
 from cockpit.scheduling.voice_task import must_bind
+from models.engines.llm.session import LmSession
 from models.errors import ConfigError
 from models.store.store import Store
+from pipeline.audio.source import WavSource
 from pipeline.dialogue.llm_steps import LlmScheduler
+from pipeline.frames import Language, ToolCall
+from tests.support.paths import AUDIO
 from tests.support.waiting import until
 
 QUESTION = "Why is the sky blue?"
@@ -100,7 +104,13 @@ def test_status_shows_lanes_the_task_and_the_arm(assembly: Assembly, runtime: Ru
     before = dialogue(folder)["finished"]
     answered(runtime, assembly, QUESTION)
     status = json.loads(ctl(folder, "status", "--verbose", "--json"))["status"]
-    assert {lane["name"] for lane in status["lanes"]} == {"navigation_task:1", "dialogue_task:1", "dialogue_task:2"}
+    assert {lane["name"] for lane in status["lanes"]} == {
+        "navigation_task:1",
+        "speech_task:1",
+        "dialogue_task:1",
+        "dialogue_task:2",
+        "background_task:1",
+    }
     assert status["policy"]["description"]
     until(lambda: dialogue(folder)["state"] == "idle")  # it computes what the next answer begins with
     task = dialogue(folder)
@@ -116,6 +126,105 @@ def test_the_whole_chain_books_its_sessions_and_shows_its_memory_plan(assembly: 
     planned = {line["name"]: line["count_bytes"] for line in reply["memory_plan"]["lines"]}
     assert planned["kv arena"] == KV_SESSIONS * assembly.parts.dialogue.chat_sessions["en"].kv_bytes
     assert dialogue(folder)["held_mb"] == pytest.approx(sum(sessions.values()) / 2**20)
+
+
+@pytest.fixture
+def asked(shared: SchedulingService, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """The tasks that each thread asks the arbiter for, in order."""
+    seen: dict[str, list[str]] = {}
+    submit = shared.dispatcher.submit
+
+    def noted(task: int, *rest: Any) -> Any:
+        names = seen.setdefault(threading.current_thread().name, [])
+        names.append(shared.dispatcher.arbiter.task_names[task])
+        return submit(task, *rest)
+
+    monkeypatch.setattr(shared.dispatcher, "submit", noted)
+    return seen
+
+
+def test_every_stage_of_a_spoken_turn_asks_as_the_task_of_its_turn(
+    assembly: Assembly, runtime: Runtime, asked: dict[str, list[str]]
+) -> None:
+    runtime.listen(WavSource(AUDIO / "en01.wav", pace="fast"))
+    assert runtime.wait_idle(120.0)
+    (turn,) = runtime.turn_log.closed()
+    assert turn.reply
+    assert (turn.task, turn.as_json()["task"]) == ("vehicle", "vehicle")
+    assert set(asked["recognise"]) == {SPEECH}
+    assert set(asked["speak"]) == {SPEECH}
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "task", "runs_as"),
+    [
+        ("it's stuffy in here", "en", "vehicle", NAVIGATION),  # whose lane stands in
+        (QUESTION, "en", "dialogue", DIALOGUE),
+        ("天空为什么是蓝色的？", "zh", "dialogue", DIALOGUE),
+    ],
+)
+def test_the_model_runs_as_the_task_of_the_parse(
+    assembly: Assembly,
+    runtime: Runtime,
+    asked: dict[str, list[str]],
+    text: str,
+    language: Language,
+    task: str,
+    runs_as: str,
+) -> None:
+    turn_id = assembly.turn_ids.next()
+    runtime.ask(text, language, turn_id)
+    assert runtime.wait_idle(120.0)
+    record = runtime.turn_log.get(turn_id)
+    assert record is not None
+    assert (record.task, record.decided_by) == (task, "model")
+    assert asked["understand"][0] == runs_as
+    assert set(asked["understand"][1:]) <= {runs_as, BACKGROUND}, "and what comes next is prepared in the background"
+    assert set(asked["speak"]) == {SPEECH}
+
+
+def test_what_a_model_chooses_between_for_navigation_runs_as_navigation(
+    assembly: Assembly, asked: dict[str, list[str]]
+) -> None:
+    chooser = assembly.parts.dialogue.chooser
+    assert chooser is not None
+    calls = [ToolCall("navigate_to", {"place": place}) for place in ("airport", "station")]
+    scheduler = assembly.parts.scheduler
+    with scheduler.block(bool):
+        choice = chooser.choose("to the place where the trains are", calls, scheduler=scheduler, task="navigation")
+    assert choice is not None
+    assert list(asked.values()) == [[NAVIGATION]]
+
+
+def test_every_task_is_warmed_up_by_requests_of_its_own_kinds(
+    assembly: Assembly, shared: SchedulingService, asked: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm_ups = assembly.warm_ups
+    assert warm_ups is not None
+    tasks = shared.config.tasks
+    runs: list[str] = []
+    recogniser, voice = assembly.engines.recogniser, assembly.engines.voices["en"]
+    transcribe, synthesise, generate = type(recogniser).transcribe, type(voice).synthesise, LmSession.generate
+
+    def noted(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            runs.append(name)
+            return run(*arguments, **named)
+
+        return call
+
+    monkeypatch.setattr(type(recogniser), "transcribe", noted("hear", transcribe))
+    monkeypatch.setattr(type(voice), "synthesise", noted("say", synthesise))
+    monkeypatch.setattr(LmSession, "generate", noted("write", generate))
+    before = warm_ups.requests
+    warm_ups.at_start()
+    (asked_for,) = asked.values()
+    assert sorted(asked_for) == sorted(name for name, task in tasks.items() for _ in range(task.warmup_requests))
+    assert set(asked_for) == set(tasks)
+    assert asked_for[-1] == NAVIGATION, "the warmest"
+    assert warm_ups.requests == before + len(asked_for)
+    assert (runs.count("hear"), runs.count("say")) == (1, 2), "speech hears and says, navigation says"
+    assert runs.count("write") == len(asked_for) - 1
 
 
 def test_words_that_leave_one_meaning_take_no_lane(assembly: Assembly, runtime: Runtime, folder: Path) -> None:
@@ -228,8 +337,8 @@ def test_a_dialogue_with_a_core_of_its_own_keeps_to_it_while_the_model_runs() ->
     try:
         assert must_bind(made, DIALOGUE)
         session = SimpleNamespace(name="s", kv_bytes=1 << 20, draft_tokens=0, accepted=0)
-        lane = TaskLane(made.device, bind=True)
-        scheduler = LaneLlmScheduler(made.dispatcher, DIALOGUE, lane, made.evicted, lambda: None)
+        lane = TaskLane(made.device, bound={DIALOGUE})
+        scheduler = LaneLlmScheduler(made.dispatcher, {"dialogue": DIALOGUE}, lane, made.evicted, lambda _: None)
         core = set(made.device.clusters["cores_b"].unit_ids)
         assert masks(scheduler, session) == [core, os.sched_getaffinity(0)]
     finally:

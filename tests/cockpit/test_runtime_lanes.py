@@ -7,7 +7,9 @@ of copies, measured peaks, the order in which things end. The graphs are those o
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import onnxruntime as ort
@@ -21,14 +23,21 @@ from cockpit.device.cuda.device import open_cuda
 from cockpit.profile import runnable
 from cockpit.profile.load import LoadedProfile, load_profile
 from cockpit.runtime import NullSink, Runtime
+from cockpit.scheduling.llm_lease import LaneLlmScheduler
 from cockpit.scheduling.service import SchedulingPlan
+from cockpit.scheduling.tasks import names_of
+from cockpit.scheduling.voice_task import task_lane
+from models.engines.llm.session import LmSession
 from models.store.registry import Registry
 from models.store.store import Store
 from pipeline.audio.source import WavSource
+from pipeline.dialogue.llm_steps import fill
+from pipeline.frames import Task
 from tests.support.arbiter_config import patient
 from tests.support.fake_cuda import FakeDriver
 from tests.support.host_memory import HostMemory
 from tests.support.paths import AUDIO
+from tests.support.waiting import ended, until
 
 PROFILE = """
 extends: h200
@@ -136,6 +145,52 @@ def test_the_model_answers_in_a_lane_of_its_task(runtime: Runtime, assembly: Ass
     assert after.finished > before.finished
     assert after.held_mb > 0
     assert runtime.turn_log.closed()[-1].reply
+
+
+NAVIGATION_WORDS, TALK_WORDS = "Which way is the station from here", "Tell me something about the sea"
+
+
+def test_two_tasks_that_alternate_on_one_model_say_what_each_says_alone(assembly: Assembly) -> None:
+    """One scratch, one lane in use: navigation comes in between any two tokens of the dialogue, again and again."""
+    model, service = assembly.engines.model, assembly.service
+    assert service is not None
+    talk = assembly.parts.dialogue.chat_sessions["en"]
+    assert assembly.parts.dialogue.chooser is not None
+    way = assembly.parts.dialogue.chooser._session
+
+    def said(session: LmSession, text: str, task: Task, tokens: int) -> list[int]:
+        lane = task_lane(service, model, lanes=True)
+        scheduler = LaneLlmScheduler(
+            service.dispatcher, names_of(service.config.tasks), lane, service.evicted, lambda _: None
+        )
+        session.forget()
+        with scheduler.block(bool):
+            steps = scheduler.on(session, task=task)
+            fill(session, model.tokenizer.encode(text), steps)
+            made = list(session.generate(max_new_tokens=tokens, at_boundary=steps.at_token))
+        assert not scheduler.stopped
+        return made
+
+    alone = said(talk, TALK_WORDS, "dialogue", 60), said(way, NAVIGATION_WORDS, "navigation", 4)
+    together: list[list[int]] = []
+    talking = threading.Thread(target=lambda: together.append(said(talk, TALK_WORDS, "dialogue", 60)))
+    arbiter = service.dispatcher.arbiter
+    before = arbiter.latency[arbiter.task_index["navigation_task"]].count
+    talk.forget()
+    talk.set_tokens(model.tokenizer.encode("anew"))
+    talking.start()
+    ways: list[list[int]] = []
+    until(lambda: len(talk.tokens) > 2)
+    while talking.is_alive() and len(ways) < 8:
+        ways.append(said(way, NAVIGATION_WORDS, "navigation", 4))
+        length = len(talk.tokens)
+        until(partial(lambda seen: len(talk.tokens) > seen or not talking.is_alive(), length))  # it had its turn
+    ended(talking)
+    assert len(ways) > 2
+    assert together == [alone[0]]
+    assert all(way == alone[1] for way in ways)
+    assert arbiter.latency[arbiter.task_index["navigation_task"]].count == before + len(ways)
+    assert not service.model_turn.locked()
 
 
 def test_weights_are_in_device_memory_once(assembly: Assembly, driver: CountedGpu, loaded: LoadedProfile) -> None:

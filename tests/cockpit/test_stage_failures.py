@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cockpit.runtime import STAGES, Runtime
+from cockpit.scheduling.dispatcher import Refused
 from cockpit.stage_failures import StageFailed, StageFailures
 from cockpit.telemetry.trace import TraceRecorder
 from pipeline.frames import AudioFrame, SpeechFrame, Utterance
@@ -104,6 +105,32 @@ def test_one_fault_costs_one_turn_and_the_next_is_answered(
     answered = runtime.turn_log.closed()[-1]
     assert (answered.turn_id > lost.turn_id, answered.failed) == (True, None)
     assert [result.status for result in answered.tool_results] == ["done"]
+
+
+@pytest.mark.parametrize("stage", ["recognise", "speak"])
+def test_runs_that_the_arbiter_refuses_cost_their_turns_and_never_the_chain(
+    stage: str, runtime: Runtime, sink: FailingSink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise Refused("speech_task: its queue is full")
+
+    parts = runtime.parts
+    with monkeypatch.context() as busy:
+        if stage == "recognise":
+            busy.setattr(parts.asr._recogniser, "transcribe", refuse)
+        else:
+            busy.setattr(parts.tts._runs, "of", refuse)
+        for _ in range(4):
+            assert say(runtime)
+    lost = runtime.turn_log.closed()
+    assert [turn.failed for turn in lost] == [stage] * 4
+    assert [sink.said(turn.turn_id) for turn in lost] == [
+        (ANSWER_LOST if stage == "speak" else SAY_AGAIN)["en"] for _ in lost
+    ]
+    assert not any(runtime.stage_failures.counts.values())
+    assert "its queue is full" in caplog.text
+    assert say(runtime)
+    assert runtime.turn_log.closed()[-1].failed is None
 
 
 def test_what_a_failed_turn_had_done_is_taken_back(

@@ -82,7 +82,8 @@ GOOD_FILES = [
     "extends: cpu\norchestration: {global_limits: {max_gpu_memory_percent: 80}}\n",
     "extends: cpu\ntasks: {dialogue_task: {latency_sla: 500ms}}\n",
     "extends: cpu\norchestration: {clusters: {cores_b: null}}\n"
-    "tasks: {navigation_task: null, dialogue_task: {affinity_mask: cores_a}}\n"
+    "tasks: {navigation_task: null, speech_task: null, background_task: null, "
+    "dialogue_task: {affinity_mask: cores_a}}\n"
     "asr: null\nllm: {threads: null}\ntts: {en_voice: null}\n",
     "extends: cpu\norchestration: {eviction_policy: lru_k=2, policy: {yielding: [true, false], draft_tokens: 0}}\n",
     "extends: null\naudio: {barge_in: false, frame: 20 ms}\n",

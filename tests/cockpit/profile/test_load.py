@@ -275,7 +275,12 @@ def test_explain_of_a_section_explains_each_of_its_keys(tmp_path: Path) -> None:
     assert keys["tts.speed"].origin.endswith("p.yaml:2:7")
     assert keys["tts.speed"].value == 1.5
     tasks = explain(loaded, "tasks")
-    assert [found.key for found in tasks.keys] == ["tasks.navigation_task", "tasks.dialogue_task"]
+    assert [found.key for found in tasks.keys] == [
+        "tasks.navigation_task",
+        "tasks.speech_task",
+        "tasks.dialogue_task",
+        "tasks.background_task",
+    ]
     assert "priority" in tasks.keys[0].keys[0].key
 
 
@@ -309,12 +314,17 @@ def test_a_fault_between_files_points_to_the_users_own_line(tmp_path: Path, text
     ("text", "expected"),
     [
         (
-            "tasks: {navigation_task: {warmup_requests: 5}}\n",
-            "tasks.navigation_task.warmup_requests: nothing of navigation_task can be warmed up (only dialogue",
+            "tasks: {own_task: {priority: 1, latency_sla: 1s, memory_budget_mb: 1, affinity_mask: cores_a, "
+            "warmup_requests: 5}}\napi: {grants: {root: [own_task]}}\n",
+            "tasks.own_task.warmup_requests: nothing of own_task can be warmed up (only navigation_task, vehicle_task",
+        ),
+        (
+            "tasks: {own_task: {priority: 1, latency_sla: 1s, memory_budget_mb: 1, affinity_mask: cores_a}}\n",
+            "tasks.own_task: nothing runs as own_task: the voice chain runs as navigation_task, vehicle_task,",
         ),
         (
             "tasks: {navigation_task: {model: whisper-base}}\n",
-            "tasks.navigation_task.model: navigation_task runs no model yet, so whisper-base would do nothing here",
+            "tasks.navigation_task.model: navigation_task runs qwen2.5-coder-0.5b-instruct, so whisper-base would do",
         ),
         (
             "tasks: {dialogue_task: {models: [smollm2-135m-instruct]}}\n",

@@ -55,6 +55,6 @@ def test_nobody_keeps_a_voice_while_its_listener_lags() -> None:
     lagging = ChainVoice(engine, turns).synthesise("reply")
     next(lagging)
     assert len(list(GuidanceVoice(engine, turns).synthesise("prompt"))) == 4
-    with turns.patient(bool) as mine:
+    with turns.at_once() as mine:
         assert mine
     assert len(list(lagging)) == 3

@@ -42,9 +42,10 @@ def test_the_shipped_cpu_profile_runs_and_answers(config: ArbiterConfig, folder:
         result = CliRunner().invoke(app, ["status", "--verbose", "--json", "--socket", str(folder / "o3.sock")])
         assert result.exit_code == 0, result.output
         status = json.loads(result.output)["status"]
-        assert [task["name"] for task in status["tasks"]] == ["navigation_task", "dialogue_task"]
+        tasks = {task["name"]: task for task in status["tasks"]}
+        assert list(tasks) == ["navigation_task", "speech_task", "dialogue_task", "background_task"]
         assert status["eviction_candidates"][0]["session"] == "s1"
-        assert status["tasks"][1]["finished"] == 1
+        assert tasks["dialogue_task"]["finished"] == 1
     finally:
         made.close()
     assert not (folder / "o3.sock").exists()
@@ -77,7 +78,7 @@ def test_one_core_is_refused_with_a_remedy_that_works(config: ArbiterConfig) -> 
     thread.join()
     assert "clusters ask for 2 cores, this process may use 1" in said[0]
     assert "lower the units in `clusters` (0: no core of its own)" in said[0]
-    assert ran == ["navigation_task:1", "dialogue_task:1", "dialogue_task:2"]
+    assert ran == ["navigation_task:1", "speech_task:1", "dialogue_task:1", "dialogue_task:2", "background_task:1"]
 
 
 @needs_two

@@ -49,6 +49,47 @@ def test_an_interrupted_choice_is_dropped_and_never_the_first_candidate() -> Non
     assert (made.decided_by, len(made.calls), made.cut) == ("model", 1, False)
 
 
+@pytest.mark.parametrize(
+    ("text", "language", "task"),
+    [
+        ("take me to the nearest charging station", "en", "navigation"),
+        ("导航到最近的充电站", "zh", "navigation"),
+        ("avoid highways", "en", "navigation"),
+        ("how far is it to the airport", "en", "navigation"),
+        ("cancel the navigation", "en", "navigation"),
+        ("取消导航", "zh", "navigation"),
+        ("open the sunroof and take me home", "en", "navigation"),
+        ("set the driver temperature to 22 degrees", "en", "vehicle"),
+        ("把空调调到二十二度", "zh", "vehicle"),
+        ("打开后窗除雾", "zh", "vehicle"),
+        ("how warm is it outside", "en", "vehicle"),
+        ("shift into reverse", "en", "dialogue"),
+        ("what is regenerative braking?", "en", "dialogue"),
+        ("你好", "zh", "dialogue"),
+        ("tell me a joke", "en", "dialogue"),
+        ("给我讲个笑话", "zh", "dialogue"),
+        ("...", "en", "dialogue"),
+    ],
+)
+def test_the_parse_says_what_a_turn_is_for(dialogue: DialogueManager, text: str, language: Language, task: str) -> None:
+    assert dialogue.plan(text, language).task == task
+
+
+def test_the_model_chooses_as_the_task_of_the_words() -> None:
+    asked: list[Any] = []
+
+    class Chooser:
+        def choose(self, text: str, calls: Sequence[ToolCall], *, task: Any, **_: Any) -> Choice | None:
+            asked.append(task)
+            return None
+
+    dialogue = DialogueManager.create()
+    dialogue.chooser = Chooser()  # type: ignore[assignment]
+    cut = dialogue.plan("it's stuffy in here", "en")
+    assert (cut.cut, cut.task) == (True, "vehicle")
+    assert asked == ["vehicle"]
+
+
 def test_a_turn_says_who_decided() -> None:
     record = TurnRecord(1, 0)
     assert record.as_json()["decided_by"] is None
