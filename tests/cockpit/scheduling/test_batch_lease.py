@@ -39,7 +39,7 @@ class Rig:
         self.dispatcher: Dispatcher = dispatcher_of(**dialogue)
         self.evicted = EvictedSessions()
         self.dispatcher.arbiter.memory._on_evict = self.evicted.note
-        lane = cast(TaskLane, SimpleNamespace(enter=lambda *_: None, leave=lambda: None))
+        lane = cast(TaskLane, SimpleNamespace(enter=lambda *_: None, step_aside=lambda: None, leave=lambda: None))
         self.lease = BatchLease(self.dispatcher, TASK, lane, self.evicted)
 
     def join(self, session: Session) -> BatchMember | None:
