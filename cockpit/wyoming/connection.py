@@ -227,10 +227,10 @@ class Connection:
         wanted, self._wanted = self._wanted, {}
         if recording is None:
             raise _Refused("audio-stop without a sound that was taken; begin with audio-start")
-        self._task()
+        task = self._task()
         samples = recording.whole()
         language: Language | None = wanted.get("language")
-        work = asyncio.to_thread(self._services.speech.transcribe, samples, language, self._gone.is_set)
+        work = asyncio.to_thread(self._services.speech.transcribe, samples, language, self._gone.is_set, task)
         heard = await self._unless_gone(work)
         await self._send(Transcript(heard.text, language=heard.language))
 
@@ -282,10 +282,10 @@ class Connection:
 
     def _opened(self, event: Event) -> SpokenText:
         """A text in the voice that is asked for. Raises _Refused."""
-        self._task()
+        task = self._task()
         if event.data.get("text_format") not in (None, "text"):
             raise _Refused("only plain text is spoken: text_format text", "invalid_value")
-        return SpokenText(self._services.speech, self._voice(event.data.get("voice")), self._gone.is_set)
+        return SpokenText(self._services.speech, self._voice(event.data.get("voice")), task, self._gone.is_set)
 
     def _voice(self, asked: Any) -> Language | None:
         """The language of the voice asked for; None where the text is to say. Raises _Refused."""

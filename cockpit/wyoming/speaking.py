@@ -20,13 +20,14 @@ _WIDTH, _CHANNELS = 2, 1
 
 
 class SpokenText:
-    """The audio of one text. language: None to tell it by the first letters."""
+    """The audio of one text. language: None to tell it by the first letters. task: what it is made as."""
 
-    def __init__(self, speech: SpeechService, language: Language | None, gone: Callable[[], bool]) -> None:
+    def __init__(self, speech: SpeechService, language: Language | None, task: str, gone: Callable[[], bool]) -> None:
         self.started = False
         """Whether there has been any sound."""
         self._speech = speech
         self._language = language
+        self._task = task
         self._gone = gone
         self._clauses: ClauseStream | None = None
         self._begun = ""
@@ -69,7 +70,7 @@ class SpokenText:
         if language is None or not any(sign.isalnum() for sign in clause):
             return
         rate_hz = self._speech.voices[language].sample_rate_hz
-        sounds = self._speech.speak(clause, language, self._gone)
+        sounds = self._speech.speak(clause, language, self._gone, self._task)
         while (sound := await asyncio.to_thread(next, sounds, None)) is not None:
             if not self.started:
                 self.started = True
