@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from cockpit.arbiter.config import PolicyBounds
 from cockpit.arbiter.lanes import plan_lanes
 from cockpit.places import open_places
-from cockpit.profile.memory_plan import KV_SESSIONS, device_memory_bytes, plan_of
+from cockpit.profile.language_models import LanguageModel
+from cockpit.profile.memory_plan import KV_SESSIONS, WARM_TEXTS, device_memory_bytes, plan_of
 from cockpit.profile.runnable import require_runnable
 from cockpit.profile.sections import Profile
 from cockpit.runtime import Parts, Sink
@@ -79,12 +81,13 @@ class BuiltModels:
 @dataclass(frozen=True, slots=True)
 class Engines:
     """The loaded models themselves, for what runs beside the chain. A speech engine has one user at a time: its turns
-    say whose it is.
+    say whose it is. model: the dialogue's; background: the same, unless requests of that role have one of their own.
     """
 
     recogniser: SpeechRecognizer
     voices: Mapping[Language, Voice]
     model: CausalLM
+    background: CausalLM
     espeak: EspeakWorker
     asr_turns: EngineTurns
     tts_turns: EngineTurns
@@ -194,7 +197,7 @@ class _Loading:
             engines.model,
             open_places(profile.navigation.places, models.store.root / "places"),
             default_language=profile.asr.languages[0],
-            reply_tokens=profile.llm.max_reply_tokens,
+            reply_tokens=profile.llm.dialogue.max_reply_tokens,
         )
         vad = models.load(factory.VADS, VAD, None)
         endpointer = Endpointer(profile.endpoint.config, WebRtcGate.load(), vad, generations, turn_ids)
@@ -207,7 +210,9 @@ class _Loading:
             task = _timed(
                 "warm-up",
                 self.announce,
-                lambda: open_voice_task(service, engines.model, lanes=lanes, speech=engines.warmers(profile)),
+                lambda: open_voice_task(
+                    service, engines.model, engines.background, lanes=lanes, speech=engines.warmers(profile)
+                ),
             )
             scheduler, runs, warm_ups, on_wake = task.scheduler, task.runs, task.warm_ups, task.warm_ups.at_wake
         words = hotwords if profile.asr.hotwords else None
@@ -236,8 +241,15 @@ class _Loading:
         profile, models, placements = self.profile, self.models, self.placements
         with self.growth.around("asr"):
             recogniser = _timed("asr", self.announce, lambda: _recogniser(profile, models, placements))
+        talk, *others = profile.llm.models
+        api_texts = self.kv_sessions - KV_SESSIONS
         with self.growth.around("llm"):
-            model = _timed("llm", self.announce, self.language_model)
+            model = _timed("llm", self.announce, lambda: self.language_model(talk, KV_SESSIONS, api_texts))
+            background = model
+            for own in others if api_texts else ():  # only requests of the API use it
+                background = _timed(
+                    "background llm", self.announce, partial(self.language_model, own, WARM_TEXTS, profile.api.requests)
+                )
         espeak = models.load(factory.PHONEMIZERS, PHONEMES, None)
         models.opened.callback(espeak.close)
         with self.growth.around("tts"):
@@ -245,22 +257,22 @@ class _Loading:
             turns = EngineTurns()
             tts = TtsStage({name: ChainVoice(voice, turns) for name, voice in voices.items()})
             _timed("tts", self.announce, tts.warm_up)
-        return Engines(recogniser, voices, model, espeak, EngineTurns(), turns), tts
+        return Engines(recogniser, voices, model, background, espeak, EngineTurns(), turns), tts
 
-    def language_model(self) -> CausalLM:
-        """The language model with room for every text; on a device all its graphs are captured."""
-        profile, placements = self.profile, self.placements
+    def language_model(self, of: LanguageModel, own: int, requests: int) -> CausalLM:
+        """A language model with room for its texts and those of requests; on a device all its graphs are captured."""
+        placements = self.placements
         bounds = PolicyBounds() if self.service is None else self.service.config.policy
         options = factory.LlmOptions(
-            threads=profile.llm.threads,
-            context_tokens=profile.llm.context_tokens,
-            slots=KV_SESSIONS,
-            batch=self.kv_sessions - KV_SESSIONS,
-            width=factory.width_of(profile.api.requests),
+            threads=of.threads,
+            context_tokens=of.context_tokens,
+            slots=own,
+            batch=requests,
+            width=factory.width_of(self.profile.api.requests),
             drafts=[count for count in bounds.draft_tokens if count],
             placements=placements.llm,
         )
-        model = self.models.load(factory.LANGUAGE_MODELS, profile.llm.model, options)
+        model = self.models.load(factory.LANGUAGE_MODELS, of.name, options)
         if placements.llm is not None:  # captures every graph, before anything urgent may run
             model.warm_up(longest_chunk=max(bounds.prefill_chunk_tokens))
         return model

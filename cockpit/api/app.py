@@ -21,7 +21,7 @@ from starlette.routing import Route
 from cockpit.api import chat
 from cockpit.api.errors import ApiError, invalid, of_validation
 from cockpit.api.generation import Finished, Generation, Piece, TextRequest
-from cockpit.api.grants import NS_PER_MS, Client, Grants
+from cockpit.api.grants import NS_PER_MS, Client, Grants, Placement
 from cockpit.api.schema import (
     ChatRequest,
     CompletionRequest,
@@ -66,6 +66,8 @@ class Services:
     grants: Grants
     health: Callable[[], Mapping[str, Any]]
     client_of: Callable[[Request], Client] = field(default=_nobody)
+    roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Model -> what it does: requests of a task whose role another model than the first has go there."""
     guide: Callable[[GuidancePrompt], int] | None = None
     """Speaks a prompt of guidance and returns its id; None where nobody would hear it."""
     started_s: int = field(default_factory=lambda: int(time.time()))
@@ -74,15 +76,23 @@ class Services:
         """What `/v1/stats` and `o3ctl status --json` show of the language models, by name."""
         return {"models": {name: service.shown() for name, service in self.texts.items()}}
 
-    def text(self, model: str | None) -> tuple[str, TextService]:
-        """A language model by name. Raises ApiError (404)."""
-        name = next(iter(self.texts)) if model is None else model
+    def text(self, model: str | None, task: str = "") -> tuple[str, TextService]:
+        """A language model by name or by role; without either, the one for `task` (the arbiter's name). Raises ApiError
+        (404).
+        """
+        wanted = task.removesuffix("_task") if model is None else model
+        name = next((name for name, roles in self.roles.items() if wanted in roles), wanted)
+        if model is None and name not in self.texts:
+            name = next(iter(self.texts))
         service = self.texts.get(name)
         if service is None:
-            raise ApiError(
-                404, "model_not_found", f"no model {name!r}; this process has {', '.join(self.texts)}", "model"
-            )
+            there = ", ".join(self._described(known) for known in self.texts)
+            raise ApiError(404, "model_not_found", f"no model {model!r}; this process has {there}", "model")
         return name, service
+
+    def _described(self, name: str) -> str:
+        roles = ", ".join(self.roles.get(name, ()))
+        return f"{name} ({roles})" if roles else name
 
 
 def application(services: Services) -> Starlette:
@@ -145,11 +155,12 @@ class _Routes:
 
     async def chat(self, request: Request) -> Response:
         body = await _body(request, ChatRequest)
-        name, service = self._services.text(body.model)
+        placement = self._services.grants.place(body, self._services.client_of(request))
+        name, service = self._services.text(body.model, placement.task)
         prompt = await asyncio.to_thread(chat.prompt_of, body, service.model)
         constraint = await asyncio.to_thread(chat.constraint_of, body, service.model)
         alternatives = (body.top_logprobs or 0) if body.logprobs else None
-        text_request = self._text_request(request, body, prompt, body.most_tokens, alternatives, constraint)
+        text_request = _text_request(placement, body, prompt, body.most_tokens, alternatives, constraint)
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
         stream = _Stream(service, text_request)
         tokenizer = service.model.tokenizer
@@ -170,7 +181,8 @@ class _Routes:
 
     async def completion(self, request: Request) -> Response:
         body = await _body(request, CompletionRequest)
-        name, service = self._services.text(body.model)
+        placement = self._services.grants.place(body, self._services.client_of(request))
+        name, service = self._services.text(body.model, placement.task)
         tokenizer = service.model.tokenizer
         if isinstance(body.prompt, str):
             prompt = tuple(tokenizer.encode_plain(body.prompt, add_special=True))
@@ -178,7 +190,7 @@ class _Routes:
             prompt = _known(body.prompt, tokenizer, "prompt")
         if not prompt:
             raise invalid("an empty prompt cannot be continued; give it some text", "prompt")
-        text_request = self._text_request(request, body, prompt, body.max_tokens, body.logprobs, None)
+        text_request = _text_request(placement, body, prompt, body.max_tokens, body.logprobs, None)
         head = {"id": f"cmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
         stream = _Stream(service, text_request)
         if body.stream:
@@ -187,27 +199,6 @@ class _Routes:
         logprobs = None if body.logprobs is None else _old_logprobs(chances, tokenizer)
         choice = {"index": 0, "text": text, "finish_reason": finished.reason, "logprobs": logprobs}
         return _json({**head, "object": "text_completion", "choices": [choice], **_usage(finished)})
-
-    def _text_request(
-        self,
-        request: Request,
-        body: Generated,
-        prompt: tuple[int, ...],
-        most_tokens: int | None,
-        alternatives: int | None,
-        constraint: Any,
-    ) -> TextRequest:
-        placement = self._services.grants.place(body, self._services.client_of(request))
-        return TextRequest(
-            prompt=prompt,
-            task=placement.task,
-            most_tokens=most_tokens,
-            sampling=Sampling(body.temperature, body.top_p, body.seed, alternatives),
-            stops=body.stops,
-            constraint=constraint,
-            session=body.session or "",
-            deadline_ns=placement.deadline_ns,
-        )
 
     async def transcription(self, request: Request) -> Response:
         service = self._speech()
@@ -305,6 +296,7 @@ class _Routes:
             "created": self._services.started_s,
             "owned_by": "cockpit",
             "context_tokens": context,
+            "roles": list(self._services.roles.get(name, ())),
         }
 
     async def tokenize(self, request: Request) -> Response:
@@ -326,6 +318,26 @@ class _Routes:
     async def stats(self, request: Request) -> Response:
         shown = await asyncio.to_thread(self._services.stats)
         return _json({"object": "stats", **shown})
+
+
+def _text_request(
+    placement: Placement,
+    body: Generated,
+    prompt: tuple[int, ...],
+    most_tokens: int | None,
+    alternatives: int | None,
+    constraint: Any,
+) -> TextRequest:
+    return TextRequest(
+        prompt=prompt,
+        task=placement.task,
+        most_tokens=most_tokens,
+        sampling=Sampling(body.temperature, body.top_p, body.seed, alternatives),
+        stops=body.stops,
+        constraint=constraint,
+        session=body.session or "",
+        deadline_ns=placement.deadline_ns,
+    )
 
 
 def _language(text: str) -> Language:

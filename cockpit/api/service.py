@@ -37,7 +37,7 @@ class Api:
 
     server: ApiServer
     services: Services
-    text: TextService
+    texts: tuple[TextService, ...]
     _forgetting: _Forgetting | None
 
     def close(self) -> None:
@@ -45,7 +45,8 @@ class Api:
         self.server.stop()
         if self._forgetting is not None:
             self._forgetting.stop()
-        self.text.close()
+        for text in self.texts:
+            text.close()
 
 
 class _Forgetting:
@@ -53,8 +54,8 @@ class _Forgetting:
     forgotten by the request that uses them.
     """
 
-    def __init__(self, pool: SessionPool, evicted: EvictedSessions) -> None:
-        self._pool = pool
+    def __init__(self, pools: Sequence[SessionPool], evicted: EvictedSessions) -> None:
+        self._pools = tuple(pools)
         self._evicted = evicted
         self._wanted = threading.Event()
         self._stopped = False
@@ -71,7 +72,8 @@ class _Forgetting:
     def _run(self) -> None:
         while self._wanted.wait() and not self._stopped:
             self._wanted.clear()
-            self._pool.forget_evicted(self._evicted.take)
+            for pool in self._pools:
+                pool.forget_evicted(self._evicted.take)
 
 
 def open_api(
@@ -87,15 +89,7 @@ def open_api(
     granted = {
         user: tuple(dict.fromkeys(stand_in(name, tasks) for name in row)) for user, row in section.grants.items()
     }
-    text = TextService(
-        assembly.engines.model,
-        _lane_of(service, assembly.engines.model, lanes=assembly.placements.llm is not None),
-        most_running=section.requests,
-        most_sessions=section.texts,
-        priorities={} if service is None else _granted(service, granted),
-        most_waiting=section.waiting,
-        parked_bytes=section.parked_mb << 20,
-    )
+    texts = _texts(profile, assembly, {} if service is None else _granted(service, granted))
     engines = assembly.engines
     speech = SpeechService(
         engines.recogniser,
@@ -106,23 +100,45 @@ def open_api(
         NoLeases() if service is None else LaneLeases(service.dispatcher, _nothing),
     )
     services = Services(
-        {profile.llm.model: text},
+        texts,
         speech,
         Grants(tasks, granted),
         _health(service, assembly.parts.guidance),
         guide=guide,
+        roles={model.name: model.roles for model in profile.llm.models},
     )
     try:
         server = ApiServer.open(services, path, group=section.group, port=section.port, token=token)
         server.start()
     except BaseException:
-        text.close()
+        for text in texts.values():
+            text.close()
         raise
+    served = tuple(texts.values())
     if service is None:
-        return Api(server, services, text, None)
+        return Api(server, services, served, None)
     if service.control is not None:
         service.control.orders.beside = lambda: {"api": services.stats()}
-    return Api(server, services, text, _Forgetting(text.pool, service.evicted))
+    return Api(server, services, served, _Forgetting([text.pool for text in served], service.evicted))
+
+
+def _texts(profile: Profile, assembly: Assembly, priorities: Mapping[str, int]) -> dict[str, TextService]:
+    """Each language model under its name, the dialogue's first. priorities: of the tasks that requests may run as."""
+    section, models = profile.api, profile.llm.models
+    loaded = {"dialogue": assembly.engines.model, "background": assembly.engines.background}
+    texts = {}
+    for named in models:
+        model = loaded[named.roles[0]]
+        texts[named.name] = TextService(
+            model,
+            _lane_of(assembly.service, model, lanes=assembly.placements.llm is not None),
+            most_running=section.requests,
+            most_sessions=section.texts if "dialogue" in named.roles else section.requests,
+            priorities=priorities,
+            most_waiting=section.waiting,
+            parked_bytes=(section.parked_mb << 20) // len(models),
+        )
+    return texts
 
 
 def _granted(service: SchedulingService, grants: Mapping[str, Sequence[str]]) -> dict[str, int]:

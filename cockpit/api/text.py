@@ -65,7 +65,7 @@ class TextService:
         if room < 1:
             raise invalid(
                 f"the prompt has {len(request.prompt)} tokens, and this model has room for "
-                f"{self.model.context_tokens} with the answer; shorten it, or raise llm.context_tokens in the profile",
+                f"{self.model.context_tokens} with the answer; shorten it, or raise its context_tokens in the profile",
                 "messages",
                 code="context_length_exceeded",
             )

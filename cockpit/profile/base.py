@@ -18,6 +18,7 @@ from pydantic_core import CoreSchema, core_schema
 from cockpit.profile.yaml import KeyPath
 
 Flag = Annotated[bool, Field(strict=True)]
+Threads = Annotated[int, Field(strict=True, ge=1, le=64)]
 
 
 class Section(BaseModel):

@@ -9,6 +9,7 @@ from typing import Any
 
 from cockpit.profile.base import dotted
 from cockpit.profile.json_schema import profile_schema, schema_at
+from cockpit.profile.language_models import DialogueLlmSection
 from cockpit.profile.load import LoadedProfile
 from cockpit.profile.yaml import KeyPath
 from models.errors import InputError
@@ -32,7 +33,7 @@ class Explanation:
 
 def explain(loaded: LoadedProfile, key: str) -> Explanation:
     """Explain `key` (`endpoint.end_silence`). Raises InputError for a key that no profile has."""
-    path = parse_key(key)
+    path = _by_role(parse_key(key))
     schema = schema_at(path)
     if schema is None:
         near = difflib.get_close_matches(key, _known_keys(), n=1, cutoff=0.4)
@@ -58,6 +59,12 @@ def _explained(loaded: LoadedProfile, path: KeyPath, schema: dict[str, Any]) -> 
 def parse_key(key: str) -> KeyPath:
     """`asr.languages[0]` -> ("asr", "languages", 0)."""
     return tuple(int(part) if part.isdigit() else part for part in re.findall(r"[^.\[\]]+", key))
+
+
+def _by_role(path: KeyPath) -> KeyPath:
+    """`llm.model`, as it is written without roles, is the dialogue's."""
+    older = path[:1] == ("llm",) and len(path) > 1 and path[1] in DialogueLlmSection.model_fields
+    return ("llm", "dialogue", *path[1:]) if older else path
 
 
 def value_at(loaded: LoadedProfile, path: KeyPath) -> Any:

@@ -53,7 +53,8 @@ LATENCY_BASELINES = {
 def task_baselines_ms(data: Mapping[str, Any]) -> tuple[dict[str, float], str]:
     """(task -> ms with nothing beside it, where that was measured) of a profile's mapping; empty for other models."""
     baselines = LATENCY_BASELINES["cuda" if data.get("device") == "cuda" else "cpu"]
-    asr, llm, voice = (_named(data, *key) for key in (("asr", "model"), ("llm", "model"), ("tts", "en_voice")))
+    keys = (("asr", "model"), ("llm", "dialogue", "model"), ("tts", "en_voice"))
+    asr, llm, voice = (_named(data, key) for key in keys)
     found = {}
     if llm == baselines.models[1]:
         found[DIALOGUE] = baselines.first_token_ms
@@ -62,7 +63,8 @@ def task_baselines_ms(data: Mapping[str, Any]) -> tuple[dict[str, float], str]:
     return found, baselines.source
 
 
-def _named(data: Mapping[str, Any], section: str, key: str) -> Any:
+def _named(data: Any, path: tuple[str, ...]) -> Any:
     """A value that may be missing or wrong: other checks say so."""
-    found = data.get(section)
-    return found.get(key) if isinstance(found, Mapping) else None
+    for key in path:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data

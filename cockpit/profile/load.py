@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cockpit.arbiter.config import BACKGROUND, DIALOGUE, NAVIGATION, SPEECH, VEHICLE, ArbiterConfig
 from cockpit.profile.base import Violation, dotted, suggestion, validated
+from cockpit.profile.language_models import by_role
 from cockpit.profile.latency_baselines import task_baselines_ms
 from cockpit.profile.orchestration import (
     WARMED_TASKS,
@@ -24,7 +25,7 @@ from cockpit.profile.orchestration import (
     baseline_warnings,
     cross_violations,
 )
-from cockpit.profile.sections import AsrSection, LlmSection, Profile, TtsSection
+from cockpit.profile.sections import Profile
 from cockpit.profile.yaml import Document, Fault, KeyPath, SourcePosition, read_yaml
 from cockpit.scheduling.tasks import stand_in
 from models.errors import ConfigError
@@ -78,7 +79,8 @@ def load_profile(name: str, *, registry: Registry | None = None) -> LoadedProfil
     """
     chain = _chain(find_profile(name))
     data: dict[str, Any] = {}
-    written = _Written({}, {}, [document.file for document in chain])
+    written = _Written({}, {}, [document.file for document in chain], set())
+    chain = [_with_roles(document, written) for document in chain]
     for document in reversed(chain):
         _merge(data, document.data, (), written, document.places)
     data.pop("extends", None)
@@ -124,6 +126,26 @@ def _chain(first: Path) -> list[Document]:
     return chain
 
 
+_TALK: KeyPath = ("llm", "dialogue")
+
+
+def _with_roles(document: Document, written: _Written) -> Document:
+    """The document with `llm` by role, whichever form it is written in."""
+    llm = document.data.get("llm")
+    if not isinstance(llm, dict):
+        return document
+    named = by_role(llm)
+    if named is llm:
+        return document
+    written.without_roles.add(document.file)
+    places = {
+        ((*_TALK, *path[1:]) if path[:1] == ("llm",) and len(path) > 1 else path): place
+        for path, place in document.places.items()
+    }
+    places[_TALK] = document.places["llm",]
+    return replace(document, data=document.data | {"llm": named}, places=places)
+
+
 @dataclass(frozen=True, slots=True)
 class _Written:
     """Where everything was written. `dropped`: where a `null` took an inherited value away."""
@@ -132,6 +154,8 @@ class _Written:
     dropped: dict[KeyPath, SourcePosition]
     files: list[Path]
     """The asked-for profile first."""
+    without_roles: set[Path]
+    """Those that write `llm` in its older form."""
 
     def depth(self, place: SourcePosition) -> int:
         """How many `extends:` away from the asked-for profile."""
@@ -141,7 +165,11 @@ class _Written:
         """At the value itself; where several values could mend it, at the one nearest to the asked-for profile."""
         related = [self.places.get(path) or self.dropped.get(path) for path in violation.related]
         places = [self._nearest(violation.path), *(place for place in related if place is not None)]
-        return Fault(min(places, key=self.depth), f"{dotted(violation.path)}: {violation.message}")
+        place = min(places, key=self.depth)
+        path = violation.path
+        if path[:2] == _TALK and place.file in self.without_roles:
+            path = ("llm", *path[2:])
+        return Fault(place, f"{dotted(path)}: {violation.message}")
 
     def _nearest(self, path: KeyPath) -> SourcePosition:
         """Where `path` was written, else the nearest mapping around it, else the start of the profile."""
@@ -202,20 +230,11 @@ def _facts(data: Mapping[str, Any], registry: Registry) -> Facts:
 
 def _task_models(data: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Task -> the models it runs, as the stages' own sections name them."""
-    tts = TtsSection.model_fields
-    speech = (
-        _named(data, "asr", "model", AsrSection.model_fields["model"].default),
-        _named(data, "tts", "en_voice", tts["en_voice"].default),
-        _named(data, "tts", "zh_voice", tts["zh_voice"].default),
-    )
-    language = (_named(data, "llm", "model", LlmSection.model_fields["model"].default),)
-    return {SPEECH: speech, **dict.fromkeys((NAVIGATION, VEHICLE, DIALOGUE, BACKGROUND), language)}
-
-
-def _named(data: Mapping[str, Any], section: str, key: str, default: str) -> str:
-    found = data.get(section)
-    value = found.get(key, default) if isinstance(found, Mapping) else default
-    return value if isinstance(value, str) else default
+    speech = tuple(_named(data, path) for path, role in _MODEL_ROLES if role != "llm")
+    talk = _named(data, (*_TALK, "model"))
+    own = _at(data, ("llm", "background", "model"))
+    background = own if isinstance(own, str) else talk
+    return {SPEECH: speech, **dict.fromkeys((NAVIGATION, VEHICLE, DIALOGUE), (talk,)), BACKGROUND: (background,)}
 
 
 def _grant_violations(profile: Profile) -> Iterator[Violation]:
@@ -245,19 +264,36 @@ def _idle_task_violations(profile: Profile) -> Iterator[Violation]:
 
 _MODEL_ROLES: tuple[tuple[KeyPath, Role], ...] = (
     (("asr", "model"), "asr"),
-    (("llm", "model"), "llm"),
+    ((*_TALK, "model"), "llm"),
+    (("llm", "background", "model"), "llm"),
     (("tts", "en_voice"), "voice-en"),
     (("tts", "zh_voice"), "voice-zh"),
 )
+
+
+_DEFAULTS = Profile().model_dump()
+
+
+def _named(data: Mapping[str, Any], path: KeyPath) -> Any:
+    """What a profile, or else its default, says at `path`: other checks say what is wrong with it."""
+    value = _at(data, path)
+    return value if isinstance(value, str) else _at(_DEFAULTS, path)
+
+
+def _at(data: Any, path: KeyPath) -> Any:
+    """The value at `path`, None where there is none."""
+    for key in path:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
 
 
 def _model_violations(data: Mapping[str, Any], registry: Registry) -> Iterator[Violation]:
     """Models that the stage which names them cannot load, on the profile's device. Defaults count too."""
     device: Device = "cuda" if data.get("device") == "cuda" else "cpu"
     for path, role in _MODEL_ROLES:
-        section, key = str(path[0]), str(path[1])
-        default = Profile.model_fields[section].default.model_dump()[key]
-        name = _named(data, section, key, default)
+        default, name = _at(_DEFAULTS, path), _named(data, path)
+        if name is None:
+            continue
         known = registry.choices(role, device)
         if name in known:
             continue

@@ -63,7 +63,7 @@ class MemoryPlan:
         """Why it is refused, with every line of the sum; empty when all fits."""
         faults = [
             f"KV of {need.task} {_mib(need.kv_bytes)} is above its memory_budget_mb of {_mib(need.budget_bytes)}: "
-            "raise the budget or lower llm.context_tokens"
+            "raise the budget or lower context_tokens"
             for need in self.needs
             if need.kv_bytes > need.budget_bytes
         ]
@@ -71,7 +71,7 @@ class MemoryPlan:
         if limit is not None and self.sum_bytes > limit:
             faults.append(
                 f"the sum of {_mib(self.sum_bytes)} is above the limit of {self.limit_text}: choose smaller models, "
-                "lower llm.context_tokens or raise max_gpu_memory_percent"
+                "lower context_tokens or raise max_gpu_memory_percent"
             )
         if not faults:
             return ""

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cockpit.arbiter.budget import kv_bytes
 from cockpit.arbiter.config import DIALOGUE, ArbiterConfig
 from cockpit.arbiter.lanes import plan_lanes
+from cockpit.profile.language_models import LanguageModel, LlmRole
 from cockpit.profile.latency_baselines import LATENCY_BASELINES
 from cockpit.profile.load import LoadedProfile
 from cockpit.profile.memory_budget import MIB, MemoryLine, MemoryPlan, TaskNeed, kv_arena, lane_caps
 from cockpit.profile.sections import Profile
+from cockpit.scheduling.tasks import names_of
 from cockpit.telemetry.watch import open_watch
 from models.errors import ModelUnusable
 from models.store.store import Store
 
 KV_SESSIONS = 4
 """Running texts with a cache of their own: two of talk, one of choosing, one of warming up."""
+WARM_TEXTS = 1
+"""The same of a background model of its own: the one that warms up."""
 PROCESS_BYTES = 150 * MIB
 """Interpreter and libraries before any model is loaded (141 MiB measured)."""
 ACTIVATION_BYTES = {"asr": 112 * MIB, "llm": 32 * MIB, "tts": 40 * MIB}
@@ -55,40 +59,67 @@ def plan_of(
     peaks: activations measured on this device, lane name -> bytes; a GPU lane that is not in it counts with its cap. On
     a CPU activations are the process's own, so they count per stage. kv_sessions: texts with a cache of their own.
     """
-    slot = _kv_slot(profile, store)
-    arena = (
-        MemoryLine("kv arena", "kv", 0, f"{profile.llm.model} is not built here, so its shape is not known")
-        if slot is None
-        else _arena(profile, arbiter, slot, kv_sessions)
-    )
-    lines = [*_weights(profile, store), arena]
+    arena, *others = _arenas(profile, arbiter, store, kv_sessions)
+    lines = [*_weights(profile, store), arena, *others]
     if profile.device == "cpu":
         if kv_sessions > KV_SESSIONS and profile.api.parked_mb:
             lines.append(MemoryLine("parked texts", "kv", profile.api.parked_mb * MIB, "api.parked_mb"))
-        lines += _allowances()
+        lines += _allowances(profile)
     elif arbiter is not None:
         lines += lane_caps(plan_lanes(arbiter), peaks or {})
     if arbiter is None:
         return MemoryPlan(tuple(lines), 100.0, total_bytes)
-    task = arbiter.tasks.get(DIALOGUE)
-    needs = () if task is None else (TaskNeed(DIALOGUE, arena.count_bytes, task.memory_budget_mb * MIB),)
+    needs = _needs(arbiter, arena, others)
     return MemoryPlan(tuple(lines), arbiter.limits.max_gpu_memory_percent, total_bytes, needs)
 
 
-def _arena(profile: Profile, arbiter: ArbiterConfig | None, slot: MemoryLine, kv_sessions: int) -> MemoryLine:
-    """The slots of all texts. On a GPU their memory is taken at start; on a CPU texts take it as they grow, and those
-    of API requests within what is left of their task's budget.
+def _arenas(profile: Profile, arbiter: ArbiterConfig | None, store: Store, kv_sessions: int) -> Iterator[MemoryLine]:
+    """Keys and values of each language model's texts, the dialogue's first."""
+    for model in profile.llm.models:
+        name, slot = arena_name(model), _kv_slot(model, store)
+        if slot is None:
+            yield MemoryLine(name, "kv", 0, f"{model.name} is not built here, so its shape is not known")
+            continue
+        own, texts = KV_SESSIONS, kv_sessions
+        if "dialogue" not in model.roles:
+            own, texts = WARM_TEXTS, WARM_TEXTS + profile.api.requests
+        yield replace(_arena(profile, arbiter, model.roles[0], slot, own, texts), name=name)
+
+
+def _arena(
+    profile: Profile, arbiter: ArbiterConfig | None, role: LlmRole, slot: MemoryLine, own_texts: int, texts: int
+) -> MemoryLine:
+    """The slots of all texts of one model. On a GPU their memory is taken at start; on a CPU texts take it as they
+    grow, and those of API requests within what is left of their task's budget.
     """
-    whole = kv_arena(kv_sessions, slot.count_bytes, slot.note)
-    own = kv_arena(KV_SESSIONS, slot.count_bytes, slot.note)
-    task = None if arbiter is None else arbiter.tasks.get(DIALOGUE)
-    if profile.device != "cpu" or task is None or kv_sessions == KV_SESSIONS:
+    whole = kv_arena(texts, slot.count_bytes, slot.note)
+    own = kv_arena(own_texts, slot.count_bytes, slot.note)
+    name = DIALOGUE if arbiter is None else names_of(arbiter.tasks)[role]
+    task = None if arbiter is None else arbiter.tasks.get(name)
+    if profile.device != "cpu" or task is None or texts == own_texts:
         return whole
     budget_bytes = task.memory_budget_mb * MIB
     if not own.count_bytes < budget_bytes < whole.count_bytes:
         return own if own.count_bytes >= budget_bytes else whole
-    note = f"{kv_sessions} texts, as they grow, within memory_budget_mb of {DIALOGUE}"
-    return MemoryLine("kv arena", "kv", budget_bytes, note)
+    return MemoryLine("kv arena", "kv", budget_bytes, f"{texts} texts, as they grow, within memory_budget_mb of {name}")
+
+
+def arena_name(model: LanguageModel) -> str:
+    """What a plan calls the caches of a model."""
+    return "kv arena" if "dialogue" in model.roles else f"kv arena of {model.name}"
+
+
+def _needs(arbiter: ArbiterConfig, arena: MemoryLine, others: Sequence[MemoryLine]) -> tuple[TaskNeed, ...]:
+    """The caches against the budget of the task that owns them."""
+    names = names_of(arbiter.tasks)
+    kv = {names["dialogue"]: arena.count_bytes}
+    for line in others:
+        kv[names["background"]] = kv.get(names["background"], 0) + line.count_bytes
+    return tuple(
+        TaskNeed(owner, count_bytes, arbiter.tasks[owner].memory_budget_mb * MIB)
+        for owner, count_bytes in kv.items()
+        if owner in arbiter.tasks
+    )
 
 
 def device_memory_bytes(device: str) -> int | None:
@@ -123,19 +154,21 @@ def _built(store: Store, name: str) -> Path | None:
         return None
 
 
-def _kv_slot(profile: Profile, store: Store) -> MemoryLine | None:
+def _kv_slot(model: LanguageModel, store: Store) -> MemoryLine | None:
     """Keys and values of one running text as long as the context; None where the model's shape is not known."""
-    folder = _built(store, profile.llm.model)
+    folder = _built(store, model.name)
     if folder is None:
         return None
     shape = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    tokens, value_bytes = profile.llm.context_tokens, _VALUE_BYTES.get(shape["quant"], 4)
+    tokens, value_bytes = model.context_tokens, _VALUE_BYTES.get(shape["quant"], 4)
     size = kv_bytes(shape["layers"], shape["kv_heads"], shape["head_dim"], tokens, value_bytes)
     return MemoryLine("kv slot", "kv", size, f"{tokens} tokens of float{8 * value_bytes}")
 
 
-def _allowances() -> Iterator[MemoryLine]:
-    for stage, count_bytes in ACTIVATION_BYTES.items():
+def _allowances(profile: Profile) -> Iterator[MemoryLine]:
+    several = {"llm": len(profile.llm.models)}
+    for stage, one_bytes in ACTIVATION_BYTES.items():
+        count_bytes = one_bytes * several.get(stage, 1)
         yield MemoryLine(f"{stage} activations", "activations", count_bytes, "allowance, measured with default models")
     yield MemoryLine("process", "process", PROCESS_BYTES, "interpreter and libraries, measured")
 
@@ -154,7 +187,7 @@ class LatencyEstimate:
 def estimate_latency(profile: Profile) -> LatencyEstimate:
     """From measured baselines and the profile's own silences. Work begins at the candidate, beside the silence."""
     baselines, silences = LATENCY_BASELINES[profile.device], profile.endpoint
-    ours = (profile.asr.model, profile.llm.model, profile.tts.en_voice)
+    ours = (profile.asr.model, profile.llm.dialogue.model, profile.tts.en_voice)
     others = [name for name, known in zip(ours, baselines.models, strict=True) if name != known]
     if others:
         return LatencyEstimate(f"no turn was measured with {', '.join(others)}")

@@ -10,14 +10,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from cockpit.profile.base import Flag, Section
+from cockpit.profile.base import Flag, Section, Threads
+from cockpit.profile.language_models import LlmSection
 from cockpit.profile.orchestration import OrchestrationSection, TaskSection
 from cockpit.profile.units import Duration, between
 from pipeline.endpointing.endpointer import EndpointConfig
 from pipeline.endpointing.wake_word import WakeConfig
 from pipeline.frames import SAMPLE_RATE_HZ, Language, OverReply
 
-Threads = Annotated[int, Field(strict=True, ge=1, le=64)]
 Probability = Annotated[float, Field(strict=True, gt=0.0, lt=1.0)]
 
 
@@ -114,26 +114,6 @@ class AsrSection(Section):
     def _once(self) -> AsrSection:
         if len(set(self.languages)) != len(self.languages):
             raise ValueError("languages lists one language twice")
-        return self
-
-
-class LlmSection(Section):
-    """The language model."""
-
-    model: str = "qwen2.5-coder-0.5b-instruct"
-    """A model of kind llm in the registry."""
-    threads: Threads = 2
-    """Compute threads. More than the cores of its lane makes it slower."""
-    context_tokens: Annotated[int, Field(strict=True, ge=256, le=32_768)] = 2_048
-    """Room for instructions, tools, history and reply. On a GPU memory grows with it, used or not; on the CPU it grows
-    as texts do, and is planned for the whole."""
-    max_reply_tokens: Annotated[int, Field(strict=True, ge=8, le=1_024)] = 96
-    """A reply is cut here."""
-
-    @model_validator(mode="after")
-    def _room(self) -> LlmSection:
-        if self.max_reply_tokens * 2 > self.context_tokens:
-            raise ValueError(f"max_reply_tokens {self.max_reply_tokens} is more than half of context_tokens")
         return self
 
 
@@ -341,6 +321,7 @@ class Profile(Section):
     @property
     def models(self) -> tuple[str, ...]:
         """The registry names this profile loads, each once."""
-        names = (self.asr.model, self.llm.model, self.tts.en_voice, self.tts.zh_voice, "silero-vad", "espeak-ng")
+        texts = (model.name for model in self.llm.models)
+        names = (self.asr.model, *texts, self.tts.en_voice, self.tts.zh_voice, "silero-vad", "espeak-ng")
         wake = () if self.wake.engine == "none" else (self.wake.engine,)
         return tuple(dict.fromkeys((*names, *wake)))

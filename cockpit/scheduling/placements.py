@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cockpit.arbiter.config import DIALOGUE, SPEECH
 from cockpit.arbiter.lanes import lanes_of, plan_lanes
+from cockpit.profile.memory_plan import arena_name
 from cockpit.profile.sections import Profile
 from cockpit.scheduling.copy_scheduler import CopyScheduler
 from cockpit.scheduling.measured_memory import Stage, nothing_used
@@ -39,10 +40,10 @@ class EnginePlacements:
         """What loads together where, for the memory plan's measured peaks. Empty on a CPU."""
         if self.llm is None:
             return {}
-        speech = (self.speech_lane,)
+        speech, texts = (self.speech_lane,), profile.llm.models
         return {
             "asr": Stage(speech, (profile.asr.model,)),
-            "llm": Stage(tuple(self.llm), (profile.llm.model, "kv arena")),
+            "llm": Stage(tuple(self.llm), (*(model.name for model in texts), *map(arena_name, texts))),
             "tts": Stage(speech, (profile.tts.en_voice, profile.tts.zh_voice)),
         }
 

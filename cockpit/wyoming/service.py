@@ -28,7 +28,7 @@ def open_wyoming(
     if not section.opens or api.speech is None:
         return None
     voices: dict[Language, str] = {"en": profile.tts.en_voice, "zh": profile.tts.zh_voice}
-    loaded = Loaded(load_registry(), profile.asr.model, profile.asr.languages, voices, profile.llm.model)
+    loaded = Loaded(load_registry(), profile.asr.model, profile.asr.languages, voices, profile.llm.dialogue.model)
 
     def ask(text: str, language: Language, act: bool) -> Future[TextAnswer]:
         return runtime.ask_for_text(text, language, assembly.turn_ids.next(), act=act)

@@ -185,7 +185,7 @@ def test_a_key_that_would_be_ignored_is_refused(tmp_path: Path, section: str, ch
 
 
 def test_the_profile_bounds_a_free_answer(assembly: Assembly) -> None:
-    assert assembly.parts.dialogue.reply_tokens == load_profile("cpu").profile.llm.max_reply_tokens
+    assert assembly.parts.dialogue.reply_tokens == load_profile("cpu").profile.llm.dialogue.max_reply_tokens
 
 
 def test_what_waits_between_stages_is_bounded_and_only_a_microphones_frames_are_dropped() -> None:

@@ -195,7 +195,7 @@ def test_two_tasks_that_alternate_on_one_model_say_what_each_says_alone(assembly
 
 def test_weights_are_in_device_memory_once(assembly: Assembly, driver: CountedGpu, loaded: LoadedProfile) -> None:
     """Two lanes of the dialogue; only the language model's weights are handed in."""
-    weights = (Store.open().built(loaded.profile.llm.model) / "model.bin").stat().st_size
+    weights = (Store.open().built(loaded.profile.llm.named("dialogue")) / "model.bin").stat().st_size
     sizes = [len(block) for block in driver.blocks.values()]
     assert assembly.placements.llm is not None
     assert len(assembly.placements.llm) == 2

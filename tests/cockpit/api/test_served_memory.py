@@ -56,7 +56,7 @@ def served(model_dir: Callable[[str], Path]) -> Iterator[Served]:
     with short_folder() as folder:
         service = open_service(SchedulingPlan(patient(loaded.arbiter), folder / "o3.sock"), "cpu")
         engines = SimpleNamespace(
-            model=lm, recogniser=None, voices={}, asr_turns=EngineTurns(), tts_turns=EngineTurns()
+            model=lm, background=lm, recogniser=None, voices={}, asr_turns=EngineTurns(), tts_turns=EngineTurns()
         )
         assembly = SimpleNamespace(engines=engines, placements=SimpleNamespace(llm=None), service=service, parts=PARTS)
         api = open_api(loaded.profile, cast(Assembly, assembly), folder / "api.sock")
@@ -70,7 +70,7 @@ def test_texts_of_requests_are_candidates_and_eviction_gives_their_memory_back(s
     [candidate] = [item for item in served.status()["status"]["eviction_candidates"] if item["uses"]]
     assert candidate["session"].startswith("api-")
     assert candidate["task"] == "dialogue_task"
-    text = served.api.text
+    text = served.api.texts[0]
     assert 0 < candidate["bytes"] < text.pool.status().sessions[0][2] * text.model.open_session().bytes_of(1) * 4
     assert text.pool.status().cached_tokens > 0
     assert "evicted" in served.ctl("evict", candidate["session"])

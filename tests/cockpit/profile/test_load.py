@@ -169,13 +169,13 @@ def test_extends_merges_and_keeps_the_place_of_every_value(tmp_path: Path) -> No
     write(tmp_path, "extends: root.yaml\nllm: {threads: 4}\n", "middle.yaml")
     name = write(tmp_path, "extends: middle.yaml\nasr: {languages: [zh]}\nllm: {context_tokens: null}\n")
     loaded = load_profile(name)
-    assert loaded.profile.llm.threads == 4
-    assert loaded.profile.llm.context_tokens == Profile().llm.context_tokens
+    assert loaded.profile.llm.dialogue.threads == 4
+    assert loaded.profile.llm.dialogue.context_tokens == Profile().llm.dialogue.context_tokens
     assert loaded.profile.asr.languages == ("zh",)
     assert [path.name for path in loaded.files] == ["p.yaml", "middle.yaml", "root.yaml"]
-    assert str(loaded.places["llm", "threads"]).endswith("middle.yaml:2:7")
+    assert str(loaded.places["llm", "dialogue", "threads"]).endswith("middle.yaml:2:7")
     assert ("asr", "languages", 1) not in loaded.places
-    assert ("llm", "context_tokens") not in loaded.places
+    assert ("llm", "dialogue", "context_tokens") not in loaded.places
 
 
 def test_a_fault_in_an_extended_profile_names_that_file(tmp_path: Path) -> None:

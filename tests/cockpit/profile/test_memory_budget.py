@@ -67,7 +67,9 @@ def test_a_gpu_holds_weights_once_and_only_what_runs_there(tmp_path: Path) -> No
     store = Store(tmp_path, load_registry())
     plan = plan_of(loaded.profile, loaded.arbiter, store, 140 << 30, {"dialogue_task:1": MIB})
     weights = [line.name for line in plan.lines if line.kind == "weights"]
-    assert sorted(weights) == sorted({loaded.profile.asr.model, loaded.profile.llm.model, loaded.profile.tts.en_voice})
+    assert sorted(weights) == sorted(
+        {loaded.profile.asr.model, loaded.profile.llm.named("dialogue"), loaded.profile.tts.en_voice}
+    )
     assert {line.kind for line in plan.lines} == {"weights", "kv", "activations"}
     plan.check()
     small = plan_of(loaded.profile, loaded.arbiter, store, 4 << 30)
@@ -79,7 +81,7 @@ def test_the_kv_line_is_what_real_sessions_take(model_dir: Callable[[str], Path]
     folder = model_dir("smollm2-135m-instruct")
     loaded = with_model(load_profile("cpu"), "smollm2-135m-instruct")
     plan = plan_of(loaded.profile, loaded.arbiter, model_store, None)
-    model = CausalLM.load(folder, context_tokens=loaded.profile.llm.context_tokens)
+    model = CausalLM.load(folder, context_tokens=loaded.profile.llm.dialogue.context_tokens)
     arena = next(line for line in plan.lines if line.kind == "kv")
     assert arena.count_bytes == KV_SESSIONS * model.open_session().kv_bytes
     (need,) = plan.needs
@@ -88,5 +90,5 @@ def test_the_kv_line_is_what_real_sessions_take(model_dir: Callable[[str], Path]
 
 def with_model(loaded: LoadedProfile, name: str) -> LoadedProfile:
     profile = loaded.profile
-    llm = profile.llm.model_copy(update={"model": name})
+    llm = profile.llm.model_copy(update={"dialogue": profile.llm.dialogue.model_copy(update={"model": name})})
     return replace(loaded, profile=profile.model_copy(update={"llm": llm}))

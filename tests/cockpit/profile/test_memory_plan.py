@@ -83,9 +83,9 @@ def test_changes_say_what_needs_a_restart(profile_file: Callable[[str], str]) ->
     assert result.exit_code == 0, result.output
     shown = json.loads(result.stdout)
     changes = {change["key"]: change for change in shown["changes"]}
-    assert set(changes) == {"endpoint.end_silence", "llm.threads"}
+    assert set(changes) == {"endpoint.end_silence", "llm.dialogue.threads"}
     assert all(change["restart"] for change in changes.values())
-    assert changes["llm.threads"]["because"] == "models are loaded at start"
+    assert changes["llm.dialogue.threads"]["because"] == "models are loaded at start"
     assert shown["latency"]["command_ms"] > 200
 
 

@@ -72,7 +72,8 @@ def test_peaks_are_kept_for_the_same_models_lanes_and_device_only(tmp_path: Path
     assert PeaksFile.of(tmp_path, profile, ["a", "b"], 1 << 30).peaks() == {"a": 5, "b": 6}
     for lanes, total in ((["a"], 1 << 30), (["a", "b"], 1 << 31)):
         assert PeaksFile.of(tmp_path, profile, lanes, total).peaks() == {}
-    other = profile.model_copy(update={"llm": profile.llm.model_copy(update={"context_tokens": 1024})})
+    talk = profile.llm.dialogue.model_copy(update={"context_tokens": 1024})
+    other = profile.model_copy(update={"llm": profile.llm.model_copy(update={"dialogue": talk})})
     assert PeaksFile.of(tmp_path, other, ["a", "b"], 1 << 30).peaks() == {}
 
 
@@ -116,7 +117,7 @@ def test_a_start_that_fails_late_ends_the_speech_worker(monkeypatch: pytest.Monk
     monkeypatch.setattr(assembling, "plan_of", lambda *_: PLAN)
     monkeypatch.setattr(Store, "built_all", lambda self, names: {name: Path(name) for name in names})
     monkeypatch.setattr(assembling, "_recogniser", lambda *_: None)
-    monkeypatch.setattr(assembling._Loading, "language_model", lambda _: None)
+    monkeypatch.setattr(assembling._Loading, "language_model", lambda *_: None)
     worker = SimpleNamespace(close=lambda: ended.append("espeak"))
     monkeypatch.setattr(factory, "load_engine", lambda *_: worker)
 
