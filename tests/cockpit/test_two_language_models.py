@@ -34,7 +34,7 @@ ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "Count to fort
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """`client`, `service`; `warmed`: how many texts of each width of cache were computed on while it started."""
+    """`client`, `service`; `warmed`: bytes a token of the models that ran while it started."""
     folder = tmp_path_factory.mktemp("two")
     (folder / "two.yaml").write_text(PROFILE, encoding="utf-8")
     store = Store.open()
@@ -69,7 +69,7 @@ def ask(served: Any, **fields: Any) -> dict[str, Any]:
 def test_every_model_is_loaded_once_and_warm(served: Any) -> None:
     engines = served.assembly.engines
     assert engines.model is not engines.background
-    assert served.warmed == {engines.model.open_session().bytes_of(1), engines.background.open_session().bytes_of(1)}
+    assert served.warmed == {engines.model.token_bytes, engines.background.token_bytes}
 
 
 def test_each_task_has_its_model(served: Any) -> None:
@@ -89,14 +89,14 @@ def test_texts_are_in_the_budget_of_their_models_task(served: Any) -> None:
 
 
 def test_the_background_model_yields_at_a_token_and_goes_on_with_the_same_words(served: Any) -> None:
-    alone = ask(served, task="background", max_tokens=48)["choices"][0]["message"]["content"]
+    alone = ask(served, task="background", max_tokens=96)["choices"][0]["message"]["content"]
     dispatcher = served.service.dispatcher
     gate = dispatcher.gates[dispatcher.arbiter.task_index[BACKGROUND]]
     heard: list[str] = []
     going = threading.Event()
 
     def background() -> None:
-        body = ASKED | {"max_tokens": 48, "task": "background", "stream": True}
+        body = ASKED | {"max_tokens": 96, "task": "background", "stream": True}
         with served.client.stream("POST", "/v1/chat/completions", json=body) as reply:
             for line in reply.iter_lines():
                 if '"content":"' in line.replace(" ", ""):
@@ -106,12 +106,12 @@ def test_the_background_model_yields_at_a_token_and_goes_on_with_the_same_words(
     thread = threading.Thread(target=background)
     thread.start()
     assert going.wait(LONG_S)
-    with dispatcher.lease("navigation_task"), dispatcher.lease(DIALOGUE):
+    with dispatcher.lease(DIALOGUE):
         until(lambda: gate.parked == 1 or not thread.is_alive(), "the background text is parked at a token")
         assert thread.is_alive()
     thread.join(LONG_S)
     assert not thread.is_alive()
-    again = ask(served, task="background", max_tokens=48)["choices"][0]["message"]["content"]
+    again = ask(served, task="background", max_tokens=96)["choices"][0]["message"]["content"]
     assert again == alone
 
 
