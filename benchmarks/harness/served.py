@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import http.client
 import json
 import os
@@ -21,6 +22,7 @@ from typing import Any
 
 READY_S = 180.0
 ANSWER_S = 120.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +120,25 @@ def _asked(address: Address, body: Mapping[str, Any], done: Callable[[], None]) 
     return answer
 
 
+def _end_with_parent() -> None:
+    """In the child, before its program: it is killed when this process ends, however it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class ServerProcess:
-    """One server in a child of its own session. peak_mb: its highest resident memory so far, workers included."""
+    """One server in a child process. peak_mb: its highest resident memory so far, workers included."""
 
     def __init__(self, command: Sequence[str], address: Address, log: Path) -> None:
         self.address = address
         self._log = log
         with log.open("wb") as output:
             self._child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - no other thread runs yet
+                start_new_session=True,
             )
 
     def wait_ready(self) -> None:
