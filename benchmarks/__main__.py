@@ -60,7 +60,9 @@ BENCHMARKS = (
     Benchmark("quality.places", "what a spoken place name finds among 100,000, and how fast", "CPU", "1 min"),
     Benchmark("scheduler.arbiter", "time of one decision, growth over a million", "CPU, GPU", "2 min"),
     Benchmark("scheduler.policy", "the online policy on two simulated machines", "CPU", "3 min"),
-    Benchmark("scheduler.capacity", "how many dialogue sessions fit", "CPU", "2 min"),
+    Benchmark(
+        "scheduler.capacity", "how many dialogue sessions fit, simulated and through the API", "CPU, GPU", "4 min"
+    ),
     Benchmark("scheduler.isolation", "navigation beside loads, in lanes and without", "CPU, GPU", "1 min"),
     Benchmark(
         "scheduler.isolation_served", "navigation and guidance beside all else through the API", "CPU, GPU", "5 min"

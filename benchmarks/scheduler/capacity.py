@@ -1,55 +1,35 @@
-"""How many dialogue sessions fit, and what navigation and dialogue feel as they grow.
+"""How many dialogue sessions fit, and what they feel as they grow.
 
-    python -m benchmarks capacity [--json] [--machine hbm|soc] [--no-real]
+    python -m benchmarks capacity [--json] [--machine hbm|soc] [--profile cpu] [--no-served]
 
-The first table is the simulator's: the real arbiter over recorded service times. The second is this machine's CPU: real
-sessions of the default language model, each a thread that asks the arbiter for the dialogue lane.
+The first table is the simulator's: the real arbiter over recorded service times. The second is `cockpit serve` on this
+machine: named dialogues take turns through the API, a few of them open at a time, and at last a crowd asks at once.
 """
 
 from __future__ import annotations
 
 import json
-import resource
-import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.report import command_line
-from cockpit.arbiter.arbiter import Arbiter
-from cockpit.arbiter.budget import kv_bytes
-from cockpit.device.base import LaneSpec, open_device
-from cockpit.profile.orchestration import parse
-from cockpit.scheduling.dispatcher import Dispatcher, Refused
+from benchmarks.harness.report import command_line, percentiles
+from benchmarks.harness.served import Answer, Progress, ServerProcess, ask, cockpit_serving, steady
 from hil.simulator import DIALOGUE, HBM, LOADS, NAVIGATION, SOC, Simulator, config_of
-from models.engines.llm.causal_lm import CausalLM
 from models.errors import CockpitError
-from models.store.store import Store
 
 MACHINES = {"hbm": HBM, "soc": SOC}
 GROWTH = (1, 2, 4, 8, 12, 16, 24, 32, 48)
 THINK_S = 8.0
-"""Mean time between two turns of one session."""
+"""Mean time between two turns of one simulated session."""
 ARENA_MB = 512
-REAL_GROWTH = (1, 2, 4)
-REAL_TURNS = 3
+GROWTH_SERVED = (1, 2, 4, 8, 16, 32, 48)
+AT_ONCE = 4
+"""Requests open at a time, as when people think between their turns."""
+TURNS = 2
+CROWD = 64
 PROMPT = "The driver asked for a warmer cabin before the motorway. "
 REPLY_TOKENS = 8
-CONTEXT_TOKENS = 512
-MODEL = "qwen2.5-coder-0.5b-instruct"
-PROFILE: dict[str, Any] = {
-    "global_limits": {"max_gpu_memory_percent": 85, "min_token_per_second": 1},
-    "eviction_policy": {"type": "hybrid", "lru_k": 3, "age_threshold_seconds": 180, "memory_pressure_threshold": 0.7},
-    "clusters": {"cores": 1, "system": 0},
-    "tasks": {
-        "navigation_task": {"priority": 9, "latency_sla": "500ms", "memory_budget_mb": 64, "affinity_mask": "cores"},
-        "dialogue_task": {
-            "priority": 5, "latency_sla": "2s", "memory_budget_mb": 512, "affinity_mask": "cores", "timeout": "60s",
-        },
-    },
-}  # fmt: skip
 
 
 def simulated(machine_name: str) -> dict[str, Any]:
@@ -92,104 +72,89 @@ def simulated(machine_name: str) -> dict[str, Any]:
     }
 
 
-class DialogueSession:
-    """One real session: a thread that takes turns in the dialogue lane."""
-
-    def __init__(self, dispatcher: Dispatcher, lm: CausalLM, name: str, session_bytes: int) -> None:
-        self._dispatcher = dispatcher
-        self._session = lm.open_session()
-        self._tokens = lm.tokenizer.encode(PROMPT * 2)
-        self._name = name
-        self._bytes = session_bytes
-        self.turns_ms: list[float] = []
-        self.refused = 0
-
-    def run(self) -> None:
-        for turn in range(REAL_TURNS):
-            began = time.perf_counter()
-            try:
-                self._turn(turn)
-            except Refused:
-                self.refused += 1
-                continue
-            self.turns_ms.append((time.perf_counter() - began) * 1e3)
-
-    def _turn(self, turn: int) -> None:
-        with self._dispatcher.lease("dialogue_task", session=self._name, kv_bytes=self._bytes) as lease:
-            chunk = lease.prefill_chunk_tokens
-            self._session.set_tokens(self._tokens[turn:], chunk=chunk, at_boundary=lambda: _go_on(lease.boundary(0)))
-            for _ in self._session.generate(max_new_tokens=REPLY_TOKENS, at_boundary=lambda: _go_on(lease.boundary(1))):
-                pass
+def served(profile: str, growth: Sequence[int]) -> dict[str, Any]:
+    """`cockpit serve`: named dialogues take turns as their number grows, then all of a crowd ask at once."""
+    with cockpit_serving(profile) as server:
+        histories: dict[str, list[dict[str, str]]] = {}
+        rows = [_turns_of(server, histories, sessions) for sessions in growth]
+        limit = _at_the_limit(server)
+        return {"profile": profile, "rows": rows, "limit": limit, "peak_memory_mb": round(server.peak_mb)}
 
 
-def _go_on(_may: bool) -> None:
-    """The turn is short: it parks when told to, and never stops early."""
+def _turns_of(server: ServerProcess, histories: dict[str, list[dict[str, str]]], sessions: int) -> dict[str, Any]:
+    """TURNS of each of `sessions` dialogues, in order, AT_ONCE of them open; each finds its last turn's cache if it
+    still has one.
+    """
+    before = _counted(server)
+    names = [f"seat-{number}" for number in range(sessions)]
+    answers: list[Answer] = []
+    progress = Progress(f"{sessions} sessions", TURNS * sessions)
+    for turn in range(TURNS):
+        bodies = [_next_turn(histories.setdefault(name, []), name, turn) for name in names]
+        made, _ = steady(server.address, bodies, AT_ONCE, progress)
+        for name, answer in zip(names, made, strict=True):
+            histories[name].append({"role": "assistant", "content": answer.text})
+        answers += made
+    after, kv = _counted(server), _model(server)["kv"]
+    good = [answer for answer in answers if not answer.failure]
+    prompt = after["prompt_tokens"] - before.get("prompt_tokens", 0)
+    reused = after["reused_tokens"] - before.get("reused_tokens", 0)
+    return {
+        "sessions": sessions,
+        "ttft_ms": percentiles([answer.ttft_ms for answer in good]),
+        "turn_ms": percentiles([answer.turn_ms for answer in good]),
+        "reused": round(reused / prompt, 3) if prompt else None,
+        "kept": kv["open"],
+        "cached_mb": round(kv["bytes"] / (1 << 20), 1),
+        "parked_mb": round(kv["parked"]["bytes"] / (1 << 20), 1),
+        "restored": kv["parked"]["restored"],
+        "failed": sorted({answer.failure for answer in answers if answer.failure})[:3],
+    }
 
 
-def real(model_dir: Path) -> dict[str, Any]:
-    """Turns of the built model as sessions grow, one core as the lane, navigation asking in between."""
-    checked = parse(PROFILE)
-    assert checked.config is not None, checked.errors
-    lm = CausalLM.load(model_dir, threads=1, context_tokens=CONTEXT_TOKENS)
-    lm.warm_up()
-    shape = lm.config
-    session_bytes = kv_bytes(shape.layers, shape.kv_heads, shape.head_dim, CONTEXT_TOKENS, 4)
-    device = open_device("cpu", checked.config.clusters, [LaneSpec("cores", ("cores",))])
-    rows = []
-    with device.enter("cores"):
-        for sessions in REAL_GROWTH:
-            dispatcher = Dispatcher(Arbiter(checked.config, 512 << 20))
-            dialogues = [DialogueSession(dispatcher, lm, f"s{index}", session_bytes) for index in range(sessions)]
-            threads = [threading.Thread(target=dialogue.run, daemon=True) for dialogue in dialogues]
-            for thread in threads:
-                thread.start()
-            navigation_ms = _navigate(dispatcher, lm, threads)
-            for thread in threads:
-                thread.join()
-            dispatcher.arbiter.check()
-            turns = sorted(ms for dialogue in dialogues for ms in dialogue.turns_ms)
-            rows.append(
-                {
-                    "sessions": sessions,
-                    "navigation_p50_ms": _quantile(navigation_ms, 0.5),
-                    "navigation_max_ms": max(navigation_ms, default=0.0),
-                    "dialogue_p50_ms": _quantile(turns, 0.5),
-                    "dialogue_max_ms": max(turns, default=0.0),
-                    "kv_mb": sessions * session_bytes / (1 << 20),
-                    "refused": sum(dialogue.refused for dialogue in dialogues),
-                }
-            )
-    device.close()
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"model": model_dir.name, "rows": rows, "session_mb": session_bytes / (1 << 20), "process_peak_mb": peak_mb}
+def _next_turn(history: list[dict[str, str]], name: str, turn: int) -> dict[str, Any]:
+    history.append({"role": "user", "content": f"{PROMPT}Question {turn + 1} of {name}?"})
+    return {"messages": list(history), "max_tokens": REPLY_TOKENS, "session": name}
 
 
-def _navigate(dispatcher: Dispatcher, lm: CausalLM, beside: list[threading.Thread]) -> list[float]:
-    """A short urgent request (8 tokens of prompt) every 300 ms while dialogue goes on; what each took, ms."""
-    session = lm.open_session()
-    tokens = lm.tokenizer.encode("Keep right at the fork ahead, then left.")[:8]
-    spent: list[float] = []
-    while any(thread.is_alive() for thread in beside):
-        time.sleep(0.3)
-        began = time.perf_counter()
-        with dispatcher.lease("navigation_task"):
-            session.set_tokens([tokens[-1 - len(spent) % 2], *tokens])
-        spent.append((time.perf_counter() - began) * 1e3)
-    return sorted(spent)
+def _at_the_limit(server: ServerProcess) -> dict[str, Any]:
+    """CROWD requests at once: how many were answered, what the others were told, and that a next one is served."""
+    bodies = [
+        {"messages": [{"role": "user", "content": f"{PROMPT}Number {number}?"}], "max_tokens": REPLY_TOKENS}
+        for number in range(CROWD)
+    ]
+    answers, took_s = steady(server.address, bodies, CROWD, Progress(f"{CROWD} at once", CROWD))
+    refused = [answer.failure for answer in answers if answer.failure]
+    after = ask(server.address, bodies[0])
+    return {
+        "at_once": CROWD,
+        "answered": len(answers) - len(refused),
+        "refused": len(refused),
+        "reasons": sorted({reason for reason in refused})[:3],
+        "refused_ms": percentiles([answer.turn_ms for answer in answers if answer.failure]),
+        "turn_ms": percentiles([answer.turn_ms for answer in answers if not answer.failure]),
+        "took_s": round(took_s, 1),
+        "next_one": after.failure or "answered",
+    }
 
 
-def _quantile(values: list[float], share: float) -> float:
-    return values[min(len(values) - 1, int(share * len(values)))] if values else 0.0
+def _model(server: ServerProcess) -> Any:
+    return next(iter(server.get("/v1/stats")["models"].values()))
 
 
-def measure(machine_name: str, with_real: bool) -> dict[str, Any]:
-    result: dict[str, Any] = {"simulated": simulated(machine_name), "real": None, "real_absent": "not asked for"}
-    if with_real:
+def _counted(server: ServerProcess) -> dict[str, Any]:
+    tasks: dict[str, dict[str, Any]] = _model(server)["tasks"]
+    return tasks.get("dialogue_task", {})
+
+
+def measure(machine_name: str, profile: str | None) -> dict[str, Any]:
+    result: dict[str, Any] = {"simulated": simulated(machine_name), "served": None, "served_absent": "not asked for"}
+    if profile is not None:
         try:
-            result["real"] = real(Store.open().ensure(MODEL))
-            result["real_absent"] = ""
-        except CockpitError as error:
-            result["real_absent"] = f"not measured here: {error}"
+            result["served"] = served(profile, GROWTH_SERVED)
+            result["served_absent"] = ""
+        except (CockpitError, RuntimeError) as error:
+            result["served_absent"] = f"not measured here: {error}"
     return result
 
 
@@ -199,28 +164,45 @@ def show(result: dict[str, Any]) -> None:
 
     console = Console()
     blocks = [(f"simulated: {result['simulated']['machine']}", result["simulated"]["rows"])]
-    if result["real"]:
-        blocks.append((f"real, one core: {result['real']['model']}", result["real"]["rows"]))
+    if result["served"]:
+        blocks.append((f"cockpit serve --profile {result['served']['profile']}", result["served"]["rows"]))
     for title, rows in blocks:
         table = Table(*(name.replace("_", " ") for name in rows[0]), title=title)
         for row in rows:
-            table.add_row(*(f"{value:.0f}" if isinstance(value, float) else str(value) for value in row.values()))
+            table.add_row(*map(_cell, row.values()))
         console.print(table)
     first = result["simulated"]
     console.print(
         f"fit: {first['fit_by_memory']} sessions in {first['arena_mb']} MB without an eviction, "
-        f"{first['fit_by_latency']} within both SLAs. {result['real_absent']}"
+        f"{first['fit_by_latency']} within both SLAs. {result['served_absent']}"
     )
+    if result["served"]:
+        limit = result["served"]["limit"]
+        console.print(
+            f"{limit['at_once']} requests at once: {limit['answered']} answered, {limit['refused']} refused within "
+            f"{limit['refused_ms'].get('p99', 0):.0f} ms; the next one: {limit['next_one']}"
+        )
+        for reason in limit["reasons"]:
+            console.print(f"  {reason}", markup=False)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return " / ".join(f"{part:.0f}" for part in value.values())
+    if isinstance(value, list):
+        return "; ".join(map(str, value)) or "none"
+    return f"{value:.0f}" if isinstance(value, float) and value >= 10 else str(value)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_line(__name__, __doc__)
     parser.add_argument("--machine", choices=tuple(MACHINES), default="hbm")
-    parser.add_argument("--no-real", dest="real", action="store_false", help="simulate only")
+    parser.add_argument("--profile", default="cpu", help="the profile that is served (cpu)")
+    parser.add_argument("--no-served", dest="served", action="store_false", help="simulate only")
     options = parser.parse_args(arguments)
-    result = measure(options.machine, options.real)
+    result = measure(options.machine, options.profile if options.served else None)
     if options.json:
-        print(json.dumps(result))
+        print(json.dumps(result, ensure_ascii=False))
     else:
         show(result)
     return 0
