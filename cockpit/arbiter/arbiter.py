@@ -19,12 +19,14 @@ from cockpit.arbiter.degrade import TokenFloor
 from cockpit.arbiter.lanes import LanePlan, plan_lanes
 from cockpit.arbiter.memory import OnEvict, SessionMemory, announce_nothing
 from cockpit.arbiter.policy import Arm, Policy, arms_of
+from cockpit.arbiter.red_line import MemoryRedLine
 from cockpit.arbiter.requests import (
     CANCELLED,
     CONTINUE,
     EVICTED,
     IN_ORDER,
     LANE_BUSY,
+    MEMORY_RED_LINE,
     OVER_BUDGET,
     PAUSED_BY_OPERATOR,
     PAUSED_DEGRADED,
@@ -73,6 +75,7 @@ class Arbiter:
         self.log = DecisionLog()
         self.memory = SessionMemory(config, arena_bytes, page_bytes, self.log, on_evict)
         self.ledger = self.memory.ledger
+        self.red_line = MemoryRedLine(config.limits.max_gpu_memory_percent)
         self.table = self.memory.table
         self.latency = tuple(LatencyHistogram() for _ in self.tasks)
         self.waited = tuple(LatencyHistogram() for _ in self.tasks)
@@ -123,6 +126,9 @@ class Arbiter:
         if kv_bytes and not self.ledger.could_ever_hold(owner, kv_bytes):
             self.log.note(now_ns, task, OVER_BUDGET)
             return self.queues.refuse(task, OVER_BUDGET)
+        if kv_bytes and self.refuses_memory(task, session):
+            self.log.note(now_ns, task, MEMORY_RED_LINE)
+            return self.queues.refuse(task, MEMORY_RED_LINE)
         request = self.queues.take(task)
         if request is None:
             refused = self.queues.refuse(task)
@@ -404,6 +410,14 @@ class Arbiter:
     def paused(self) -> int:
         """Bit t: nothing of task t may start."""
         return self.operator_paused | self.floor.paused | self.hardware_paused
+
+    def memory_in_use(self, used_bytes: int, total_bytes: int, now_ns: int) -> None:
+        """Of the device, about once a second. See MemoryRedLine."""
+        self.red_line.look(used_bytes, total_bytes, self.memory, now_ns)
+
+    def refuses_memory(self, task: int, session: str | None) -> bool:
+        """Whether the red line keeps a task that yields from a session that holds nothing yet."""
+        return self.red_line.refusing and not self._urgent[task] and session not in self.table.sessions
 
     def evict(self, session: str, now_ns: int) -> str:
         """Drop a session's memory. "evicted", "at its next boundary" while a request runs on it, or "unknown"."""

@@ -85,6 +85,7 @@ class ArbiterConfig:
     """Everything the arbiter obeys. `clusters`: name -> units, carved in this order.
 
     one_engine: tasks whose steps take turns on one engine: they give way to one another as if they shared units.
+    widths_act: whether the engines run slower in a narrower lane; where they do not, every task has its whole mask.
     """
 
     limits: GlobalLimits
@@ -93,3 +94,4 @@ class ArbiterConfig:
     tasks: Mapping[str, TaskProfile]
     policy: PolicyBounds
     one_engine: frozenset[str] = frozenset()
+    widths_act: bool = True

@@ -7,18 +7,21 @@ in between two tokens. It never holds the lane, so it is not told to yield eithe
 from __future__ import annotations
 
 from cockpit.arbiter.arbiter import Arbiter
-from cockpit.arbiter.requests import EVICTED, OVER_BUDGET, RUNNING, TIMED_OUT, Request
+from cockpit.arbiter.requests import EVICTED, MEMORY_RED_LINE, OVER_BUDGET, RUNNING, TIMED_OUT, Request
 
 
 def join(arbiter: Arbiter, task: int, now_ns: int, *, session: str, kv_bytes: int, submitted_ns: int) -> Request | None:
-    """Let a text into the batch that `task` runs. REFUSED when its memory could never fit; None: not now, because the
-    task is paused or texts that run hold the memory.
+    """Let a text into the batch that `task` runs. REFUSED when its memory could never fit, or the red line is passed;
+    None: not now, because the task is paused or texts that run hold the memory.
 
     submitted_ns: when the text was asked for.
     """
     if not arbiter.ledger.could_ever_hold(task, kv_bytes):
         arbiter.log.note(now_ns, task, OVER_BUDGET)
         return arbiter.queues.refuse(task, OVER_BUDGET)
+    if arbiter.refuses_memory(task, session):
+        arbiter.log.note(now_ns, task, MEMORY_RED_LINE)
+        return arbiter.queues.refuse(task, MEMORY_RED_LINE)
     request = None if arbiter.paused >> task & 1 else arbiter.queues.take_member()
     if request is None:
         return None

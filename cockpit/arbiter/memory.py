@@ -9,6 +9,7 @@ from cockpit.arbiter.config import ArbiterConfig
 from cockpit.arbiter.eviction import EvictionTable, SessionRecord
 from cockpit.arbiter.requests import EVICTED, DecisionLog, Request
 
+MAX_PRIORITY = 10
 OnEvict = Callable[[str, str], None]
 """Called with (session, task) when a session must give up its memory; runs under the caller's lock: only note it."""
 
@@ -95,6 +96,18 @@ class SessionMemory:
         session.pins -= 1
         if session.doomed and session.pins == 0:
             self._drop(session, now_ns)
+
+    def relieve(self, excess_bytes: int, now_ns: int) -> int:
+        """Evict idle sessions, whoever's, in their order until `excess_bytes` are freed. Returns how many went."""
+        gone = 0
+        while excess_bytes > 0:
+            session = self.table.victim(now_ns, 1.0, -1, MAX_PRIORITY)
+            if session is None:
+                break
+            excess_bytes -= session.bytes
+            self._drop(session, now_ns)
+            gone += 1
+        return gone
 
     def age_out(self, now_ns: int) -> None:
         """Drop what is past the age limit while memory is short (hybrid only)."""

@@ -17,9 +17,10 @@ from cockpit.arbiter.config import ArbiterConfig
 CONTEXTS: Final = 4
 """Bit 0: memory pressure past the threshold. Bit 1: most urgent requests found another task running."""
 MAX_ARMS: Final = 64
-_MISS_SHARE: Final = 0.01
+_MISS_SHARE: Final = 0.05
 _MISS_MINIMUM: Final = 5
-"""Urgent SLA misses an arm may have in one epoch before it is left: this many, or the share, whichever is more."""
+"""Urgent SLA misses an arm may have in one epoch before it is left: this many, or the share, whichever is more. An SLA
+is a promise about the P95."""
 _BAR_EPOCHS: Final = 32
 _MEMORY: Final = 200
 """Epochs an arm remembers: older ones fade, so that a machine that ages is learnt again."""
@@ -49,12 +50,13 @@ class Arm:
 
 
 def arms_of(config: ArbiterConfig) -> tuple[Arm, ...]:
-    """All arms of the profile, the safe one first: whole masks and the first value of every list.
+    """All arms of the profile that change anything, the safe one first: whole masks and the first value of every list.
 
     Where the full product would be more than MAX_ARMS, only arms that differ from the safe one in a single knob stay.
     """
     bounds = config.policy
-    width_choices = [tuple(range(len(task.clusters), 0, -1)) for task in config.tasks.values()]
+    widths = [len(task.clusters) for task in config.tasks.values()]
+    width_choices = [tuple(range(width, 0, -1)) if config.widths_act else (width,) for width in widths]
     knobs: list[tuple[Any, ...]] = [
         *width_choices,
         bounds.prefill_chunk_tokens,

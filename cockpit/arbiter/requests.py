@@ -26,6 +26,7 @@ EVICTED: Final = 12
 IN_ORDER: Final = 13
 CANCELLED: Final = 14
 PAUSED_HARDWARE: Final = 15
+MEMORY_RED_LINE: Final = 16
 
 REASONS: Final = (
     "",
@@ -44,6 +45,7 @@ REASONS: Final = (
     "waits: others are before it in the queue",
     "cancelled by its owner",
     "held: heat or power slows the hardware down; background tasks wait until that is over",
+    "refused: memory in use is past max_gpu_memory_percent and nothing idle is left to evict",
 )
 
 CONTINUE: Final = 0

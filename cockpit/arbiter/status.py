@@ -63,6 +63,8 @@ class TaskStatus:
     queue: Quantiles
     tpot: Quantiles
     tokens: int
+    sla_kept: bool
+    """The P95 is within the SLA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,11 @@ class MemoryStatus:
     fragmentation: float
     sessions: int
     evictions: int
+    used_percent: float | None
+    """Of the device's memory, against `limit_percent`: None where it is not known."""
+    limit_percent: float
+    refusing: bool
+    """The limit is passed and nothing idle is left to evict: new sessions of tasks that yield are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,8 @@ class PolicyStatus:
     arm: int
     arms: int
     description: str
+    offered: tuple[str, ...]
+    """Every arm that may be chosen here; empty unless verbose."""
     frozen: bool
     epoch: int
     reverts: int
@@ -148,9 +157,12 @@ def snapshot(arbiter: Arbiter, now_ns: int, *, verbose: bool = True) -> Status:
             arbiter.ledger.fragmentation,
             len(table.sessions),
             arbiter.evictions,
+            arbiter.red_line.used_percent,
+            arbiter.red_line.limit_percent,
+            arbiter.red_line.refusing,
         ),
         _degraded(arbiter, now_ns),
-        _policy(arbiter),
+        _policy(arbiter, verbose=verbose),
         arbiter.timeouts,
         policy_text,
         candidates,
@@ -207,6 +219,7 @@ def _task(arbiter: Arbiter, task: int) -> TaskStatus:
         Quantiles.of(arbiter.waited[task]),
         Quantiles.of(arbiter.per_token[task]),
         arbiter.tokens[task],
+        latency.quantile_ns(0.95) <= profile.latency_sla_ns,
     )
 
 
@@ -223,12 +236,13 @@ def _degraded(arbiter: Arbiter, now_ns: int) -> DegradedStatus:
     )
 
 
-def _policy(arbiter: Arbiter) -> PolicyStatus:
+def _policy(arbiter: Arbiter, *, verbose: bool) -> PolicyStatus:
     policy = arbiter.policy
     return PolicyStatus(
         policy.arm,
         len(policy.arms),
         policy.arms[policy.arm].named(arbiter.task_names),
+        tuple(arm.named(arbiter.task_names) for arm in policy.arms) if verbose else (),
         policy.frozen,
         policy.epoch,
         policy.reverts,

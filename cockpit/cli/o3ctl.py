@@ -245,7 +245,7 @@ def render(reply: dict[str, Any], *, verbose: bool) -> list[str]:
     parts = [_tasks(status["tasks"]), _summary(reply)]
     if verbose:
         parts += [_lanes(status["lanes"]), _memory_plan(reply["memory_plan"])]
-        parts += [_candidates(status), _decisions(status["decisions"])]
+        parts += [_arms(status["policy"]), _candidates(status), _decisions(status["decisions"])]
     lines: list[str] = []
     for part in parts:
         lines += [*part, ""]
@@ -287,6 +287,11 @@ def _summary(reply: dict[str, Any]) -> list[str]:
             f"{memory['fragmentation']:.1%}, {memory['sessions']} sessions, {memory['evictions']} evicted",
         )
     ]
+    if memory["used_percent"] is not None:
+        text = f"{memory['used_percent']:.0f} % in use, limit {memory['limit_percent']:g} %"
+        if memory["refusing"]:
+            text = typer.style(f"{text}: new sessions are refused", fg="red", bold=True)
+        rows.append(("red line", text))
     if degraded["active"]:
         text = typer.style(f"for {degraded['since_s']:.0f} s: {degraded['why']}", fg="red", bold=True)
     else:
@@ -323,6 +328,13 @@ def _lanes(lanes: list[dict[str, Any]]) -> list[str]:
         (lane["name"], ", ".join(lane["clusters"]), lane["units"], "yes" if lane["active"] else "") for lane in lanes
     ]
     return _titled("lanes", ("lane", "clusters", "units", "in force"), rows)
+
+
+def _arms(policy: dict[str, Any]) -> list[str]:
+    rows: list[tuple[object, ...]] = [
+        (number, text, "yes" if number == policy["arm"] + 1 else "") for number, text in enumerate(policy["offered"], 1)
+    ]
+    return _titled("arms of the policy", ("arm", "what it changes", "in force"), rows)
 
 
 def _memory_plan(plan: dict[str, Any] | None) -> list[str]:

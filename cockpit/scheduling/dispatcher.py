@@ -390,6 +390,13 @@ class Dispatcher:
             self.arbiter.hold_back(slowed)
             self._pump()
 
+    def memory_in_use(self, used_bytes: int, total_bytes: int) -> bool:
+        """See Arbiter.memory_in_use. Returns whether new sessions are refused now."""
+        with self._lock:
+            self.arbiter.memory_in_use(used_bytes, total_bytes, self._clock_ns())
+            self._pump()
+            return self.arbiter.red_line.refusing
+
     def policy_state(self) -> tuple[int, dict[str, Any]]:
         """(epoch, state): what the policy learnt, to be saved by the caller."""
         with self._lock:

@@ -12,6 +12,7 @@ from typing import Final
 
 from cockpit.scheduling.dispatcher import Dispatcher
 from cockpit.scheduling.state_file import PolicyFile
+from cockpit.telemetry.memory_use import MemoryUse, nothing_known
 from cockpit.telemetry.watch import Finding, Watch
 from models.errors import CockpitError
 
@@ -26,16 +27,24 @@ SLOWED: Final = frozenset({"hw_slowdown", "hw_thermal", "hw_power_brake", "gpu_l
 class Maintenance:
     """`start` the thread, `stop` it. What fails is logged and counted in `errors`; it never ends the process.
 
-    findings: of the last look at the GPU. periods: how often it ran.
+    findings: of the last look at the GPU. periods: how often it ran. memory: what is in use now, None: not known.
     """
 
-    def __init__(self, dispatcher: Dispatcher, watch: Watch, policy_file: PolicyFile | None = None) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        watch: Watch,
+        policy_file: PolicyFile | None = None,
+        memory: Callable[[], MemoryUse | None] = nothing_known,
+    ) -> None:
         self.findings: tuple[Finding, ...] = ()
         self.errors = 0
         self.periods = 0
         self._dispatcher = dispatcher
         self._watch = watch
         self._file = policy_file
+        self._memory = memory
+        self._refusing = False
         self._saved_epoch = 0
         self._saving = threading.Lock()
         self._ended = threading.Event()
@@ -65,6 +74,7 @@ class Maintenance:
         self.periods += 1
         self._guarded("time-outs", self._dispatcher.tick)
         self._guarded("the GPU watch", self._look)
+        self._guarded("the memory red line", self._judge_memory)
         self._guarded("saving the policy", self._save)
 
     def reset_policy(self) -> None:
@@ -105,6 +115,19 @@ class Maintenance:
     def _look(self) -> None:
         self.findings = self._watch.look()
         self._dispatcher.hold_back(any(finding.code in SLOWED for finding in self.findings))
+
+    def _judge_memory(self) -> None:
+        use = self._memory()
+        if use is None:
+            return
+        refusing = self._dispatcher.memory_in_use(use.used_bytes, use.total_bytes)
+        if refusing != self._refusing:
+            self._refusing = refusing
+            share = f"{use.used_bytes >> 20} of {use.total_bytes >> 20} MiB in use"
+            if refusing:
+                log.warning("memory: %s, past max_gpu_memory_percent: new sessions are refused", share)
+            else:
+                log.info("memory: %s: new sessions are taken again", share)
 
     def _save(self) -> None:
         """Raises CockpitError when the file cannot be written; it is then tried again."""

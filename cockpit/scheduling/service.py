@@ -19,6 +19,7 @@ from cockpit.scheduling.llm_lease import EvictedSessions
 from cockpit.scheduling.maintenance import Maintenance
 from cockpit.scheduling.state_file import PolicyFile
 from cockpit.scheduling.tasks import names_of
+from cockpit.telemetry.memory_use import memory_use
 from cockpit.telemetry.watch import Watch, open_watch
 from models.errors import StartupError
 from pipeline.trace import NullTracer, Tracer
@@ -68,7 +69,9 @@ def open_service(plan: SchedulingPlan, kind: str, tracer: Tracer | None = None) 
     elsewhere) and ConfigError.
     """
     config = plan.config
-    if kind != "cpu":  # its language model serves one text at a time
+    if kind == "cpu":  # its engines' threads are on any core, so a narrower lane changes nothing
+        config = replace(config, widths_act=False)
+    else:  # its language model serves one text at a time
         config = replace(config, one_engine=frozenset(names_of(config.tasks).values()))
     specs = [LaneSpec(lane.name, lane.clusters, lane.memory_budget_bytes, lane.priority) for lane in plan_lanes(config)]
     with ExitStack() as opened:
@@ -81,7 +84,7 @@ def open_service(plan: SchedulingPlan, kind: str, tracer: Tracer | None = None) 
         arbiter = Arbiter(config, _arena_bytes(config, device), on_evict=evicted.note)
         dispatcher = Dispatcher(arbiter, tracer=tracer or NullTracer())
         file = PolicyFile(plan.state_dir, device.fingerprint) if plan.state_dir is not None else None
-        maintenance = Maintenance(dispatcher, watch, file)
+        maintenance = Maintenance(dispatcher, watch, file, memory_use(kind, watch))
         opened.callback(maintenance.stop)
         maintenance.start()
         control = None
