@@ -108,30 +108,30 @@ class Asked:
 
 def steps(subject: Subject, sizes: Sequence[int], runs: int) -> list[dict[str, Any]]:
     """ms of one run and its choice, and tokens per second, by the number of texts."""
-    lm, rows = subject.lm, []
+    lm = subject.lm
+    rows: list[dict[str, Any]] = []
     filler = lm.tokenizer.encode(FILLER * 60)
     with subject.entered():
         batch = lm.open_batch()
         sessions = [batch.open() for _ in range(min(max(sizes), batch.width))]
+        sessions[0].set_tokens(filler[:PROMPT_TOKENS])
         for index, session in enumerate(sessions):
-            session.set_tokens(filler[index : index + PROMPT_TOKENS])
+            session.adopt(sessions[0], filler[:PROMPT_TOKENS])
             session.extend([filler[index]])
-        for size in sizes:
-            if size > len(sessions):
-                continue
-            times = []
-            for _ in range(runs + 2):
+        fitting = [size for size in sizes if size <= len(sessions)]
+        times: dict[int, list[float]] = {size: [] for size in fitting}
+        for _ in range(runs + 2):
+            for size in fitting:  # in turn, so that what else the machine does falls on all alike
                 began_s = time.perf_counter()
                 hidden = batch.step(sessions[:size])
                 tokens = batch.head.best_each(hidden, [None] * size)
-                times.append((time.perf_counter() - began_s) * 1e3)
+                times[size].append((time.perf_counter() - began_s) * 1e3)
                 for session, token in zip(sessions[:size], tokens, strict=True):
                     session.extend([token])
-            ms = statistics.median(times[2:])
-            rows.append(
-                {"batch": size, "step_ms": ms, "p99_ms": quantile(times[2:], 0.99), "tokens_s": size / ms * 1e3}
-            )
         batch.close()
+    for size, taken in times.items():
+        ms, p99_ms = statistics.median(taken[2:]), quantile(taken[2:], 0.99)
+        rows.append({"batch": size, "step_ms": ms, "p99_ms": p99_ms, "tokens_s": size / ms * 1e3})
     for row in rows:
         row["ratio"] = row["tokens_s"] / rows[0]["tokens_s"]
     return rows

@@ -180,6 +180,10 @@ def render_top(reply: dict[str, Any]) -> list[str]:
             f"{kv['cached_tokens']} tokens ({kv['bytes'] >> 20} MB); parked {kv['parked']['dialogues']} dialogues and "
             f"{kv['parked']['prefixes']} beginnings ({kv['parked']['bytes'] >> 20} MB)"
         )
+        batch = model["batch"]
+        mean = "-" if batch["mean_size"] is None else f"{batch['mean_size']:.1f}"
+        room = f"up to {batch['limit']} of {batch['most']} texts"
+        lines.append(f"  batch: {room}, {mean} in the mean, {batch['steps']} runs")
     return lines
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -93,3 +94,39 @@ def test_what_the_api_counts_stands_in_the_status_and_in_top(served: Served) -> 
     shown = served.ctl("top", "--once")
     assert "dialogue_task" in shown
     assert "0 running, 0 waiting" in shown
+    assert "batch: up to 4 of 4 texts" in shown
+    assert counted["batch"]["steps"] > 0
+    assert counted["tasks"]["dialogue_task"]["prefill_ms"]["p99"] > 0
+
+
+def test_dozens_of_sessions_are_served_while_the_arbiter_evicts(model_dir: Callable[[str], Path]) -> None:
+    """Their caches are more than the task's memory: the oldest go, everybody is answered, and o3ctl shows it."""
+    loaded = load_profile("cpu")
+    assert loaded.arbiter is not None
+    config = patient(loaded.arbiter)
+    small = replace(config.tasks["dialogue_task"], memory_budget_mb=24)
+    config = replace(config, tasks={**config.tasks, "dialogue_task": small})
+    lm = CausalLM.load(model_dir("smollm2-135m-instruct-f32"), context_tokens=256)
+    with short_folder() as folder:
+        service = open_service(SchedulingPlan(config, folder / "o3.sock"), "cpu")
+        engines = SimpleNamespace(
+            model=lm, recogniser=None, voices={}, asr_turns=EngineTurns(), tts_turns=EngineTurns()
+        )
+        assembly = SimpleNamespace(engines=engines, placements=SimpleNamespace(llm=None), service=service, parts=PARTS)
+        api = open_api(loaded.profile, cast(Assembly, assembly), folder / "api.sock")
+        crowd = Served(api, folder / "o3.sock")
+        try:
+            with ThreadPoolExecutor(6) as clients:
+                answers = list(clients.map(crowd.ask, [f"dialogue-{number}" for number in range(24)]))
+            memory = crowd.status()["status"]["memory"]
+            candidates = crowd.status()["status"]["eviction_candidates"]
+            open_texts = api.text.pool.status()
+        finally:
+            api.close()
+            service.close()
+    assert len(set(answers)) == 1
+    assert open_texts.open == 24
+    assert memory["evictions"] >= 8
+    assert memory["held_mb"] <= 24
+    assert 0 < len(candidates) < 16
+    assert open_texts.bytes <= 24 << 20

@@ -10,7 +10,7 @@ import pytest
 
 from models.engines.llm.batch import TextBatch
 from models.engines.llm.causal_lm import CausalLM
-from models.engines.llm.session import Continuation, LmSession
+from models.engines.llm.session import Continuation, LmSession, ParkedText
 from models.engines.placement import CpuPlacement
 from models.errors import InputError
 
@@ -168,3 +168,25 @@ def test_the_block_is_taken_once(model_dir: Callable[[str], Path]) -> None:
         lm.open_batch()
     with pytest.raises(InputError, match="no power of two"):
         CausalLM.load(model_dir(EXACT), context_tokens=64, width=6)
+
+
+def test_texts_of_16k_tokens_run_beside_short_ones(model_dir: Callable[[str], Path]) -> None:
+    """Only the last tokens of the long one are computed here: what is before them is put into its cache."""
+    lm = CausalLM.load(model_dir(SERVED), context_tokens=16_384, batch=2)
+    short_ids = prompt(lm, QUESTIONS[0])
+    expected = alone(lm, short_ids, 6)
+    batch = lm.open_batch()
+    long, short = batch.open(), batch.open()
+    short.set_tokens(short_ids)
+    head = prompt(lm, QUESTIONS[1])
+    long.set_tokens(head)
+    rows = long.park().rows
+    ids = (head * (16_300 // len(head) + 1))[:16_300]
+    repeated = np.take(rows, np.arange(16_300) % rows.shape[2], axis=2)
+    long.restore(ParkedText(tuple(ids), repeated), ids)
+    assert long.cached == 16_300
+    long.extend(head[:4])
+    long.compute(4)
+    made = together(batch, [long, short], 6)
+    assert made[1] == expected
+    assert long.cached > 16_304
