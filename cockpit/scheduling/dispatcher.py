@@ -373,7 +373,7 @@ class Dispatcher:
         with self._lock:
             answer = self.arbiter.evict(session, self._clock_ns())
             for running in filter(None, self.arbiter.running):
-                if running.session == session:
+                if running.session == session or running.batch:  # one of its texts, perhaps
                     self._nudged |= 1 << running.task
             self._pump()
             return answer
