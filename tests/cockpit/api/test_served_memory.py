@@ -110,7 +110,7 @@ def test_dozens_of_sessions_are_served_while_the_arbiter_evicts(model_dir: Calla
     with short_folder() as folder:
         service = open_service(SchedulingPlan(config, folder / "o3.sock"), "cpu")
         engines = SimpleNamespace(
-            model=lm, recogniser=None, voices={}, asr_turns=EngineTurns(), tts_turns=EngineTurns()
+            model=lm, background=lm, recogniser=None, voices={}, asr_turns=EngineTurns(), tts_turns=EngineTurns()
         )
         assembly = SimpleNamespace(engines=engines, placements=SimpleNamespace(llm=None), service=service, parts=PARTS)
         api = open_api(loaded.profile, cast(Assembly, assembly), folder / "api.sock")
@@ -120,7 +120,7 @@ def test_dozens_of_sessions_are_served_while_the_arbiter_evicts(model_dir: Calla
                 answers = list(clients.map(crowd.ask, [f"dialogue-{number}" for number in range(24)]))
             memory = crowd.status()["status"]["memory"]
             candidates = crowd.status()["status"]["eviction_candidates"]
-            open_texts = api.text.pool.status()
+            open_texts = api.texts[0].pool.status()
         finally:
             api.close()
             service.close()
