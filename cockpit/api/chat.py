@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from cockpit.api.errors import invalid
 from cockpit.api.schema import ChatMessage, ChatRequest, NamedTool, ToolDefinition
 from models.engines.base import TokenConstraint
 from models.engines.llm.causal_lm import CausalLM
+from models.engines.llm.chat import ChatTemplate
 from models.engines.llm.grammar import JSON_STYLE, Grammar
 from models.errors import InputError
 from pipeline import json_codec
 
 _CALL_OPEN, _CALL_CLOSE = "<tool_call>", "</tool_call>"
 _CALL = re.compile(re.escape(_CALL_OPEN) + r"\s*(\{.*?\})\s*" + re.escape(_CALL_CLOSE), re.DOTALL)
+_TOOLS_TOLD = (
+    "You may call these functions. Write each call as "
+    f'{_CALL_OPEN}{{"name": ..., "arguments": {{...}}}}{_CALL_CLOSE}; when none is needed, answer in words.\n'
+)
 _MOST_SCHEMA = 64 * 1024
 """Bytes of a schema: compiling takes time that others wait for."""
 
@@ -25,10 +31,12 @@ _MOST_SCHEMA = 64 * 1024
 def prompt_of(request: ChatRequest, model: CausalLM) -> tuple[int, ...]:
     """Token ids of the messages; what stands in a message can be no control mark. Raises ApiError."""
     tools = None if request.tools is None or request.tool_choice == "none" else [_plain(tool) for tool in request.tools]
+    messages = [_message(message) for message in _in_order_of_calls(request.messages)]
+    calls = tools is not None or any(message["role"] == "tool" or "tool_calls" in message for message in messages)
     try:
-        return tuple(
-            model.chat.encode([_message(message) for message in request.messages], model.tokenizer, tools=tools)
-        )
+        if calls and not _knows_tools(model.chat):
+            messages, tools = _as_texts(messages, tools), None
+        return tuple(model.chat.encode(messages, model.tokenizer, tools=tools))
     except InputError as error:
         raise invalid(str(error), "messages") from error
 
@@ -66,6 +74,13 @@ def calls_in(text: str) -> tuple[str, list[dict[str, Any]]]:
         calls.append({"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function})
     rest = _CALL.sub("", text)
     return rest.partition(_CALL_OPEN)[0].strip() if calls or _CALL_OPEN in rest else rest, calls
+
+
+def reason_of(calls: Sequence[Mapping[str, Any]], reason: str) -> str:
+    """OpenAI's finish_reason: an answer that was cut off is `length` whatever calls it holds, so nobody takes it for
+    whole.
+    """
+    return "tool_calls" if calls and reason == "stop" else reason
 
 
 def may_call(request: ChatRequest) -> bool:
@@ -106,6 +121,60 @@ def _calls_grammar(request: ChatRequest, model: CausalLM) -> str:
 def _mark(text: str, model: CausalLM) -> str:
     """A mark in a grammar: the model's own token where it has one, else its letters."""
     return text if model.tokenizer.inner.token_to_id(text) is not None else json.dumps(text)
+
+
+def _in_order_of_calls(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """The messages, the results of parallel calls in the order of these: templates tell them apart by nothing else.
+
+    Raises ApiError for a result of no call.
+    """
+    ordered: list[ChatMessage] = []
+    places: dict[str, int] = {}
+    results: list[ChatMessage] = []
+    for message in messages:
+        if message.role == "tool":
+            if message.tool_call_id not in places:
+                known = ", ".join(places) or "the last assistant message has none"
+                raise invalid(
+                    f"a tool message answers a call of the assistant message before it: tool_call_id "
+                    f"{message.tool_call_id!r} is none of its calls ({known})",
+                    "messages",
+                )
+            results.append(message)
+            continue
+        ordered += sorted(results, key=lambda result: places[result.tool_call_id or ""])
+        results = []
+        places = {call.id: number for number, call in enumerate(message.tool_calls or ())}
+        ordered.append(message)
+    return ordered + sorted(results, key=lambda result: places[result.tool_call_id or ""])
+
+
+@cache
+def _knows_tools(template: ChatTemplate) -> bool:
+    """Whether the checkpoint's template writes tools down; others would lose them without a word."""
+    probe = {"type": "function", "function": {"name": "a_probe", "description": "", "parameters": {"type": "object"}}}
+    return "a_probe" in template.render([{"role": "user", "content": "x"}], tools=[probe])
+
+
+def _as_texts(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """Tools, calls and results as plain messages, for a model whose template knows none of them."""
+    made: list[dict[str, Any]] = []
+    for message in messages:
+        if message["role"] == "tool":
+            text = f"<tool_response>\n{message['content']}\n</tool_response>"
+            if made and made[-1]["role"] == "user" and messages[0] is not message:
+                made[-1] = {"role": "user", "content": f"{made[-1]['content']}\n{text}"}
+            else:
+                made.append({"role": "user", "content": text})
+            continue
+        calls = [json.dumps(call["function"], ensure_ascii=False) for call in message.get("tool_calls", ())]
+        written = "\n".join(f"{_CALL_OPEN}\n{call}\n{_CALL_CLOSE}" for call in calls)
+        made.append({"role": message["role"], "content": "\n".join(filter(None, (message["content"], written)))})
+    if tools is not None:
+        told = _TOOLS_TOLD + "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+        own = made.pop(0)["content"] + "\n\n" if made and made[0]["role"] == "system" else ""
+        made.insert(0, {"role": "system", "content": own + told})
+    return made
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
