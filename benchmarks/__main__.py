@@ -44,6 +44,7 @@ BENCHMARKS = (
     Benchmark("chain.serialise", "bytes at the edges beside json.dumps, and the hop between stages", "CPU", "10 s"),
     Benchmark("llm.decode", "prefill and decode speed, agreement with the f32 export", "CPU", "5 min", (LLAMA,)),
     Benchmark("llm.prefix", "TTFT with a shared beginning, parked dialogues against computing", "CPU", "5 min"),
+    Benchmark("llm.agents", "ten agents at once, accuracy of the agent loop per model", "CPU", "5 min", (LLAMA,)),
     Benchmark("llm.tasks100", "100 in-car tasks through the API, steady and pulsed", "CPU, GPU", "15 min", (LLAMA,)),
     Benchmark("llm.batching", "tokens per second by batch, short requests beside a long prompt", "CPU, GPU", "8 min"),
     Benchmark("llm.gpu_decode", "batch-1 decode of a 4B shape, share of the bandwidth bound", "GPU", "2 min", (TORCH,)),
