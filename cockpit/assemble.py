@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from cockpit.agent_tools import setup_of
 from cockpit.arbiter.config import PolicyBounds
 from cockpit.arbiter.lanes import plan_lanes
 from cockpit.places import open_places
@@ -116,6 +117,7 @@ class Assembly:
         """
         with ExitStack() as closing:  # last first, and each of them whatever another one raises
             closing.callback(self.engines.espeak.close)
+            closing.callback(self.parts.dialogue.close)
             if self.service is not None:
                 closing.callback(self.service.close)
             closing.callback(self.placements.close)
@@ -198,7 +200,10 @@ class _Loading:
             open_places(profile.navigation.places, models.store.root / "places"),
             default_language=profile.asr.languages[0],
             reply_tokens=profile.llm.dialogue.max_reply_tokens,
+            agent=setup_of(profile.agent),
+            agent_lm=self.agent_model(engines.model),
         )
+        models.opened.callback(dialogue.close)
         vad = models.load(factory.VADS, VAD, None)
         endpointer = Endpointer(profile.endpoint.config, WebRtcGate.load(), vad, generations, turn_ids)
         guidance = self.guidance(engines, tracer)
@@ -258,6 +263,14 @@ class _Loading:
             tts = TtsStage({name: ChainVoice(voice, turns) for name, voice in voices.items()})
             _timed("tts", self.announce, tts.warm_up)
         return Engines(recogniser, voices, model, background, espeak, EngineTurns(), turns), tts
+
+    def agent_model(self, dialogue: CausalLM) -> CausalLM:
+        """The model of the agent loop: the dialogue's, or a further one that the profile names (on a CPU)."""
+        name, talk = self.profile.agent.model, self.profile.llm.dialogue
+        if name is None or name == talk.name:
+            return dialogue
+        options = factory.LlmOptions(threads=talk.threads, context_tokens=talk.context_tokens, slots=1)
+        return _timed("agent", self.announce, lambda: self.models.load(factory.LANGUAGE_MODELS, name, options))
 
     def language_model(self, of: LanguageModel, own: int, requests: int) -> CausalLM:
         """A language model with room for its texts and those of requests; on a device all its graphs are captured."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.dialogue.manager import DialogueManager, Plan
+from pipeline.dialogue.manager import DialogueManager
+from pipeline.dialogue.plan import Plan
 from pipeline.frames import Language, ToolResult
 from pipeline.vehicle.signals import EmbeddedTree, Value
 

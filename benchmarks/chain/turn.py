@@ -32,7 +32,8 @@ from cockpit.runtime import NullSink, Runtime
 from models.engines.tts.espeak import EspeakVoice
 from models.store.store import Store
 from pipeline.audio.wav import read_wav
-from pipeline.dialogue.manager import DialogueManager, Plan
+from pipeline.dialogue.manager import DialogueManager
+from pipeline.dialogue.plan import Plan
 from pipeline.frames import SAMPLE_RATE_HZ, Language, ToolCall
 from pipeline.vehicle.schemas import TOOL_NAMES, schema_of
 

@@ -9,7 +9,8 @@ from typing import Any
 from benchmarks.quality.scoring import Command
 from hil.judge import Verdict, judge, prepare
 from models.engines.llm.causal_lm import CausalLM
-from pipeline.dialogue.manager import DialogueManager, Plan
+from pipeline.dialogue.manager import DialogueManager
+from pipeline.dialogue.plan import Plan
 from pipeline.frames import Language, ToolCall
 from pipeline.vehicle.schemas import BY_ACTION, SIMPLE
 from pipeline.vehicle.signals import EmbeddedTree

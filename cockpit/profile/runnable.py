@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from cockpit.agent_tools import setup_of
 from cockpit.arbiter.config import DIALOGUE, ArbiterConfig
 from cockpit.profile.base import Violation, dotted
 from cockpit.profile.memory_plan import KV_SESSIONS, device_memory_bytes, plan_of
@@ -77,6 +78,7 @@ def findings(
     yield from _privacy(profile)
     yield from _vehicle(profile)
     yield from _places(profile)
+    yield from _agent(profile, store)
     yield onnxruntime(profile.device)
     yield from _models(profile, store)
     yield from _wake_word(profile, store)
@@ -132,6 +134,24 @@ def _places(profile: Profile) -> Iterator[Finding]:
     else:
         remedy = "copy the head unit's place list there, or leave the key out"
         yield Finding("places", "missing", f"no readable file {file}", remedy, ("navigation", "places"), ConfigError)
+
+
+def _agent(profile: Profile, store: Store) -> Iterator[Finding]:
+    section = profile.agent
+    try:
+        setup_of(section)
+    except ConfigError as error:
+        key = ("agent", "cache" if str(error).startswith("agent.cache") else "tools")
+        yield Finding("agent", "missing", str(error).partition(": ")[2], "", key, ConfigError)
+    if section.model is None:
+        return
+    key, remedy = ("agent", "model"), "name one of `cockpit models list`, or leave the key out"
+    registry = store.registry
+    if section.model not in registry.names or registry.get(section.model).kind != "llm":
+        yield Finding("agent", "missing", f"no language model is called {section.model!r}", remedy, key, ConfigError)
+    elif profile.device != "cpu" and section.model != profile.llm.dialogue.name:
+        detail = "a language model beside llm.model runs on the CPU only"
+        yield Finding("agent", "missing", detail, "leave the key out", key, ConfigError)
 
 
 def _installed(module: str) -> bool:

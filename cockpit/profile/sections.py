@@ -258,6 +258,26 @@ class WakeSection(Section):
         )
 
 
+ToolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,40}$")]
+
+
+class AgentSection(Section):
+    """The agent loop: questions that need information are answered by tools that read. See docs/agents.md."""
+
+    model: str | None = None
+    """The language model that chooses the calls: one that this profile loads. null: the dialogue's own."""
+    max_rounds: Annotated[int, Field(strict=True, ge=1, le=8)] = 4
+    """How often the results of tools go back to the model for one question."""
+    max_parallel: Annotated[int, Field(strict=True, ge=1, le=16)] = 4
+    """Calls of one answer that run beside each other; most calls of one answer."""
+    tool_timeout: Annotated[Duration, between(Duration, "50ms", "30s")] = _duration("2s")
+    """A tool that takes longer is given up, and that is said. Tools may have their own limit."""
+    cache: dict[ToolName, Annotated[Duration, between(Duration, "0ms", "1440min")]] = Field(default_factory=dict)
+    """Tool -> how long its result is used again, instead of what the tool says itself. Never for one that acts."""
+    tools: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")], ...] = ()
+    """Further tools, each as `package.module:NAME`: an `AgentTool`, a list of them, or a function that returns them."""
+
+
 class NavigationSection(Section):
     """Where one can go."""
 
@@ -307,6 +327,7 @@ class Profile(Section):
     tts: TtsSection = TtsSection()
     vehicle: VehicleSection = VehicleSection()
     navigation: NavigationSection = NavigationSection()
+    agent: AgentSection = AgentSection()
     guidance: GuidanceSection = GuidanceSection()
     privacy: PrivacySection = PrivacySection()
     wake: WakeSection = WakeSection()
@@ -321,7 +342,8 @@ class Profile(Section):
     @property
     def models(self) -> tuple[str, ...]:
         """The registry names this profile loads, each once."""
-        texts = (model.name for model in self.llm.models)
+        texts = [model.name for model in self.llm.models]
+        texts += [] if self.agent.model is None else [self.agent.model]
         names = (self.asr.model, *texts, self.tts.en_voice, self.tts.zh_voice, "silero-vad", "espeak-ng")
         wake = () if self.wake.engine == "none" else (self.wake.engine,)
         return tuple(dict.fromkeys((*names, *wake)))

@@ -186,6 +186,10 @@ class LaneLlmScheduler:
             session.forget()
         session.draft_tokens = lease.draft_tokens
 
+    def pause(self) -> None:
+        """See LlmScheduler."""
+        self._give_back()
+
     def _give_back(self) -> None:
         if self._held is None:
             return

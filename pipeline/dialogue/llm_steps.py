@@ -58,6 +58,10 @@ class LlmScheduler(Protocol):
         """
         ...
 
+    def pause(self) -> None:
+        """Something else than the model is waited for: give the lane back, the next step asks for it again."""
+        ...
+
 
 class UnscheduledLlm:
     """The model has the device to itself: nothing waits, nothing stops. It serves as its own steps."""
@@ -70,6 +74,9 @@ class UnscheduledLlm:
 
     def on(self, session: LmSession, *, ahead: bool = False, task: Task = "dialogue") -> UnscheduledLlm:
         return self
+
+    def pause(self) -> None:
+        return None
 
     def at_prefill(self) -> None:
         return None

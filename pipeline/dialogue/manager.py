@@ -2,7 +2,8 @@
 
 The words narrow the calls down (`pipeline/nlu/interpreter.py`). Where one call is left, every token of it is forced and
 no model step is needed; where several are left, the language model chooses among exactly these under a grammar; where
-none is left, the owner's manual answers if it has an entry, and the model talks otherwise.
+none is left, the owner's manual answers if it has an entry, tools that read are asked where the question needs
+information (`pipeline/agent/`), and the model talks otherwise.
 
 The manual's own sentence is the answer, word for word. Told the same fact in its prompt, Qwen2.5-Coder-0.5B spoiled 10
 of 20 English and 4 of 20 Mandarin answers ("ABS stands for Automatic Brake System", one pedal "to accelerate and the
@@ -13,24 +14,29 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal
 
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.session import LmSession
+from pipeline.agent.agent import Agent, AgentSetup
+from pipeline.agent.memory import RECENT_TURNS, TaskMemory
+from pipeline.agent.selection import Selection, selection_of
+from pipeline.agent.tools import ToolOutcome
 from pipeline.dialogue.chat_guard import TalkFilter
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler, fill
 from pipeline.dialogue.manual import Found, Manual, load_manual
+from pipeline.dialogue.plan import DecidedBy, Plan, as_result, asked_about, plan_of_choice, task_of
 from pipeline.dialogue.tool_choice import Chooser
-from pipeline.frames import Language, Task, ToolCall, ToolResult
+from pipeline.frames import Language, ToolCall, ToolResult
 from pipeline.nlg.actions import say
 from pipeline.nlu.intents.rules import kept_in_mind
 from pipeline.nlu.interpreter import Clause, Interpreter, Parse
 from pipeline.nlu.lexicon import build_lexicon
 from pipeline.vehicle.places import Places, load_places
-from pipeline.vehicle.signals import EmbeddedTree, SignalAccess, SignalBackend
+from pipeline.vehicle.schemas import TOOL_NAMES
+from pipeline.vehicle.signals import EmbeddedTree, SignalAccess, SignalBackend, SignalError
 from pipeline.vehicle.tools import Toolbox
 
 KEPT_EXCHANGES = 3
@@ -47,12 +53,10 @@ _SYSTEM: dict[Language, str] = {
     "without lists. You cannot operate the car here; never claim that you did.",
     "zh": "你是汽车的语音助手。用一两句简短的中文口语回答，不要列表。你在这里不能操作车辆，绝不要说你已经操作了。",
 }
+_DATA: dict[Language, str] = {"en": "Answer from this data: ", "zh": "根据这些数据回答："}
 _SILENT: dict[Language, str] = {"en": "Sorry, I did not understand that.", "zh": "抱歉，我没有听懂。"}
 _UNSURE: dict[Language, str] = {"en": "I am not sure about that.", "zh": "这个我不太清楚。"}
 """Said where nothing that the model says may be spoken."""
-
-
-DecidedBy = Literal["words", "manual", "model"]
 
 
 def _rests_on_detail(clause: Clause) -> bool:
@@ -74,17 +78,6 @@ def _explained(found: Found | None, parse: Parse) -> bool:
     return found is not None and found.certain and (found.exact or not about_now)
 
 
-NAVIGATION_CALLS = frozenset(("navigate_to", "set_route_options", "cancel_navigation", "ask_distance"))
-
-
-def task_of(parse: Parse) -> Task:
-    """What a transcript is for: the most urgent task among its commands, dialogue where there is none."""
-    names = {candidate.call.name for clause in parse.clauses for candidate in clause.candidates} - {"refuse"}
-    if names & NAVIGATION_CALLS:
-        return "navigation"
-    return "vehicle" if names else "dialogue"
-
-
 def _never() -> bool:
     return False
 
@@ -94,31 +87,6 @@ def _session(lm: CausalLM, name: str) -> LmSession:
     session = lm.open_session()
     session.name = name
     return session
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a transcript means. Either `calls` are to be executed in order, or `chat` is True, or neither (no words).
-
-    `decided_by`: "words" when the words left one choice, "manual" when the owner's manual answers, "model" when the
-    language model chose or answers. `cut`: the model's choice was cancelled, so nothing is to be done.
-    Times in ms; `llm_ttft_ms` is 0 when no model step was needed.
-    """
-
-    text: str
-    language: Language
-    calls: tuple[ToolCall, ...] = ()
-    chat: bool = False
-    decided_by: DecidedBy = "words"
-    llm_ttft_ms: float = 0.0
-    llm_ms: float = 0.0
-    cut: bool = False
-    task: Task = "dialogue"
-
-    @property
-    def empty(self) -> bool:
-        """True when nothing was said."""
-        return not self.calls and not self.chat
 
 
 @dataclass(slots=True)
@@ -139,6 +107,8 @@ class DialogueManager:
     lm: CausalLM | None
     chat_sessions: dict[Language, LmSession]
     manual: Manual
+    agent: Agent | None = None
+    memory: TaskMemory = field(default_factory=TaskMemory)
     default_language: Language = "en"
     repeat_below: float = REPEAT_BELOW_LOGPROB
     reply_tokens: int = CHAT_TOKENS
@@ -150,6 +120,8 @@ class DialogueManager:
     _chats: int = 0
     _open_chat: int = 0
     """Number of the chat whose stream is going on, 0 without one: it alone may use the sessions."""
+    _acted: dict[int, list[ToolOutcome]] = field(default_factory=dict)
+    """By turn: what an integrator's tools did. Nobody can take it back."""
 
     @classmethod
     def create(
@@ -162,24 +134,32 @@ class DialogueManager:
         by_sound: bool = True,
         reply_tokens: int = CHAT_TOKENS,
         now: Callable[[], datetime] = datetime.now,
+        agent: AgentSetup | None = None,
+        agent_lm: CausalLM | None = None,
     ) -> DialogueManager:
         """tree: signals (the embedded ones by default); lm: None leaves open choices to the words and answers no
-        talk.
+        talk, and asks no tools. agent_lm: the model of the agent loop, where it is another one.
         """
         known = load_places() if places is None else places
         access = SignalAccess(EmbeddedTree() if tree is None else tree)
         sessions: dict[Language, LmSession] = {}
-        chooser = None
+        toolbox, lexicon = Toolbox(access, known, now), build_lexicon(known, by_sound=by_sound)
+        memory = TaskMemory()
+        chooser, looks_up = None, None
         if lm is not None:
             sessions = {"en": _session(lm, "chat-en"), "zh": _session(lm, "chat-zh")}
             chooser = Chooser(lm, _session(lm, "choose"))
+            model = agent_lm or lm
+            looks_up = Agent.create(model, _session(model, "agent"), toolbox, lexicon, memory, agent or AgentSetup())
         return cls(
-            toolbox=Toolbox(access, known, now),
-            interpreter=Interpreter(build_lexicon(known, by_sound=by_sound)),
+            toolbox=toolbox,
+            interpreter=Interpreter(lexicon),
             chooser=chooser,
             lm=lm,
             chat_sessions=sessions,
             manual=load_manual(),
+            agent=looks_up,
+            memory=memory,
             default_language=default_language,
             reply_tokens=reply_tokens,
         )
@@ -195,6 +175,13 @@ class DialogueManager:
             fill(session, self._history_tokens(language), scheduler.on(session, ahead=True))
         assert self.chooser is not None
         self.chooser.warm_up(scheduler)
+        if self.agent is not None:
+            self.agent.loop.warm_up(scheduler)
+
+    def close(self) -> None:
+        """End the threads of the agent's tools. From any thread, twice too."""
+        if self.agent is not None:
+            self.agent.close()
 
     def plan(
         self,
@@ -202,10 +189,13 @@ class DialogueManager:
         language: Language,
         *,
         avg_logprob: float | None = None,
+        turn_id: int | None = None,
         cancelled: Callable[[], bool] = _never,
         scheduler: LlmScheduler = UNSCHEDULED,
     ) -> Plan:
         """What the text means; changes nothing. A plan whose open choice was `cancelled` in its midst is `cut`.
+
+        Questions that tools answer are answered here: they only read.
 
         `avg_logprob`: the recogniser's, None for typed text; a number or name heard below `repeat_below` is asked for
         again.
@@ -213,18 +203,38 @@ class DialogueManager:
         """
         if not any(character.isalnum() for character in text):
             return Plan(text, language)
+        doubtful = avg_logprob is not None and avg_logprob < self.repeat_below
+        chosen = self._chosen(text, language, turn_id)
+        if chosen is not None and not doubtful:
+            return plan_of_choice(chosen, text, language, self.toolbox.show)
         parse = self.interpreter.parse(text, language, self._last_call())
         found = self.manual.find(text)
         explained = _explained(found, parse)
-        if (parse.half_heard and found is None) or (self._misheard(parse, avg_logprob) and not explained):
+        looked_up = None if found is not None else self._look_up(text, language, parse, cancelled, scheduler)
+        if looked_up is not None:
+            return looked_up
+        misheard = self._misheard(parse, avg_logprob) and not explained
+        if chosen is not None or misheard or (parse.half_heard and found is None):
             return Plan(text, language, (ToolCall("refuse", {"reason": "not_understood", "what": text.strip()[:80]}),))
         if not parse.clauses or explained:
             decided_by: DecidedBy = "manual" if found is not None else "model" if self.lm is not None else "words"
             return Plan(text, language, chat=True, decided_by=decided_by)
-        task = task_of(parse)
+        return self._commands(text, language, parse.clauses, cancelled, scheduler)
+
+    def _commands(
+        self,
+        text: str,
+        language: Language,
+        clauses: Sequence[Clause],
+        cancelled: Callable[[], bool],
+        scheduler: LlmScheduler,
+    ) -> Plan:
+        """The calls of clauses; where the words leave several, the model chooses."""
+        task = task_of(clauses)
         calls: list[ToolCall] = []
-        decided_by, ttft_ms, total_ms = "words", 0.0, 0.0
-        for clause in parse.clauses:
+        decided_by: DecidedBy = "words"
+        ttft_ms = total_ms = 0.0
+        for clause in clauses:
             if len(clause.candidates) == 1 or self.chooser is None:
                 calls.append(clause.call)
                 continue
@@ -241,17 +251,94 @@ class DialogueManager:
             total_ms += (self.clock() - start) * 1e3
         return Plan(text, language, tuple(calls), False, decided_by, ttft_ms, total_ms, task=task)
 
+    def _chosen(self, text: str, language: Language, turn_id: int | None) -> Selection | None:
+        """Which of the places named before is meant."""
+        memory = self.memory
+        recent = memory.turns_since_latest(turn_id) <= RECENT_TURNS
+        chosen = selection_of(text, language, memory.latest(turn_id), memory.open_question(turn_id), recent=recent)
+        if chosen is None or chosen.verb != "which":
+            return chosen
+        newer = max((number for number, one in self._history.items() if one.last_call is not None), default=0)
+        there = chosen.offer.kind == "found" and chosen.by_pronoun and newer > chosen.offer.turn_id
+        return None if there else chosen  # "take me there": to what was asked about since
+
+    def _look_up(
+        self,
+        text: str,
+        language: Language,
+        parse: Parse,
+        cancelled: Callable[[], bool],
+        scheduler: LlmScheduler,
+    ) -> Plan | None:
+        """The plan of a turn that tools answer; None where they have nothing to say."""
+        wanted = None if self.agent is None else self.agent.wanted(text, language, parse)
+        if self.agent is None or wanted is None:
+            return None
+        answer = self.agent.answer(wanted.question, cancelled=cancelled, scheduler=scheduler)
+        if answer.cut:
+            return Plan(text, language, cut=True)
+        if not answer.outcomes and not answer.acts:
+            return None
+        plan = self._commands(text, language, wanted.kept, cancelled, scheduler)
+        if plan.cut:
+            return plan
+
+        def phrase(question: str, data: str, spoken: Language) -> str:
+            return self._phrased(question, data, spoken, cancelled, scheduler)
+
+        said = self.agent.said(answer, text, language, phrase)
+        if cancelled() or scheduler.stopped:
+            return Plan(text, language, cut=True)
+        return replace(
+            plan,
+            said=said,
+            read=answer.outcomes,
+            acts=answer.acts,
+            offer=self.agent.found(answer, 0),
+            decided_by="model",
+            llm_ttft_ms=answer.ttft_ms,
+            llm_ms=plan.llm_ms + answer.ms,
+        )
+
+    def _phrased(
+        self, question: str, data: str, language: Language, cancelled: Callable[[], bool], scheduler: LlmScheduler
+    ) -> str:
+        """The model's words for what a tool said, empty where none may be spoken. It can call nothing here."""
+        assert self.lm is not None
+        session = self.chat_sessions[language]
+        asked = f"{question[:200]}\n{_DATA[language]}{data[:800]}"
+        messages = [{"role": "system", "content": _SYSTEM[language]}, {"role": "user", "content": asked}]
+        steps = scheduler.on(session)
+        fill(session, self.lm.chat.encode(messages, self.lm.tokenizer), steps, cancelled=cancelled)
+        talk, stream = TalkFilter(language), self.lm.tokenizer.stream()
+        tokens = session.generate(max_new_tokens=self.reply_tokens, cancelled=cancelled, at_boundary=steps.at_token)
+        for token in tokens:
+            talk.push(stream.push(token))
+            if talk.done:
+                break
+        talk.close()
+        return talk.said.strip()
+
     def execute(self, plan: Plan, turn_id: int) -> list[ToolResult]:
-        """Run the plan's calls. A call that fails does not stop the others."""
+        """Run the plan's calls. A call that fails does not stop the others. The results of what was read come first."""
         results = [self.toolbox.execute(call, turn_id) for call in plan.calls]
+        done = [] if self.agent is None else self.agent.act(plan.acts)
+        if done:
+            self._acted.setdefault(turn_id, []).extend(done)
         exchange = self._exchange(turn_id, plan.text, plan.language)
+        offer = plan.offer or asked_about(results)
+        if offer is not None:
+            self.memory.keep(replace(offer, turn_id=turn_id))
         acted = [result.call for result in results if result.status == "done" and kept_in_mind(result.call)]
         exchange.last_call = acted[-1] if acted else exchange.last_call
-        return results
+        return [*map(as_result, plan.read), *results, *map(as_result, done)]
 
-    def reply(self, plan: Plan, results: list[ToolResult], language: Language) -> str:
-        """The spoken text of tool results; empty without results."""
-        return say(results, language)
+    def reply(self, plan: Plan, results: list[ToolResult], language: Language, *, turn_id: int = 0) -> str:
+        """The spoken text of tool results, after what was looked up; empty without either."""
+        parts = [plan.said, say([result for result in results if result.call.name in TOOL_NAMES], language)]
+        if plan.acts and self.agent is not None:
+            parts.append(self.agent.said_of(self._acted.get(turn_id, []), language))
+        return ("" if language == "zh" else " ").join(part for part in parts if part)
 
     def chat(
         self,
@@ -360,12 +447,18 @@ class DialogueManager:
     def roll_back(self, turn_id: int) -> int:
         """Take back what the turn did and said. Returns the number of signal writes undone. Raises SignalError."""
         self._history.pop(turn_id, None)
-        return self.toolbox.roll_back(turn_id)
+        self.memory.forget(turn_id)
+        undone = self.toolbox.roll_back(turn_id)
+        acted = [outcome.call.name for outcome in self._acted.get(turn_id, []) if outcome.status == "done"]
+        if acted:
+            raise SignalError("not_taken_back", ", ".join(acted))
+        return undone
 
     def _exchange(self, turn_id: int, text: str, language: Language) -> _Exchange:
         exchange = self._history.get(turn_id)
         if exchange is None:
             exchange = self._history[turn_id] = _Exchange(text, language)
+            self.memory.begin(turn_id)
         exchange.user, exchange.language = text, language
         while len(self._history) > KEPT_EXCHANGES + 1:
             self._history.popitem(last=False)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from pipeline.dialogue.llm_steps import LlmScheduler
-from pipeline.dialogue.manager import DialogueManager, Plan
+from pipeline.dialogue.manager import DialogueManager
+from pipeline.dialogue.plan import Plan
 from pipeline.frames import Language, Task, TextDelta, Transcript, TurnFailed
 from pipeline.nlg.apologies import NOT_TAKEN_BACK, SAY_AGAIN, UNCLEAR
 from pipeline.trace import Tracer
@@ -140,6 +141,7 @@ class UnderstandStage:
                 transcript.text,
                 transcript.language,
                 avg_logprob=transcript.avg_logprob,
+                turn_id=transcript.turn_id,
                 cancelled=self._cancelled(transcript),
                 scheduler=self._scheduler,
             )
@@ -196,7 +198,8 @@ class UnderstandStage:
             results = self._dialogue.execute(speculation.plan, speculation.turn_id)
         record.tool_results = tuple(results)
         record.ms["llm"] = speculation.plan.llm_ms
-        yield self._dialogue.reply(speculation.plan, results, speculation.plan.language)
+        plan = speculation.plan
+        yield self._dialogue.reply(plan, results, plan.language, turn_id=speculation.turn_id)
 
     def _free_answer(self, speculation: Speculation) -> Iterator[str]:
         yield from speculation.pieces

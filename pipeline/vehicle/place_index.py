@@ -7,6 +7,7 @@ and only the best of these are compared letter by letter. 100,000 names take a f
 
 from __future__ import annotations
 
+import heapq
 import os
 import tempfile
 import zipfile
@@ -146,6 +147,12 @@ class PlaceIndex:
         """The nearest place of a kind, such as "hotel"; None where there is none."""
         of_kind = self._kinds.get(kind, ())
         return min(of_kind, key=lambda place: distance_km(latitude, longitude, place), default=None)
+
+    def nearby(self, kind: str, latitude: float, longitude: float, count: int) -> list[Place]:
+        """See pipeline.vehicle.places.PlaceSearch."""
+        return heapq.nsmallest(
+            count, self._kinds.get(kind, ()), key=lambda place: distance_km(latitude, longitude, place)
+        )
 
     def search(self, said: str, latitude: float, longitude: float, *, limit: int = 5) -> list[PlaceHit]:
         """The places whose names are most like `said`: certain ones by distance, then the others by likeness.

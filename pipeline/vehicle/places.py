@@ -39,6 +39,10 @@ class PlaceSearch(Protocol):
         """The nearest of a kind; None where there is none."""
         ...
 
+    def nearby(self, kind: str, latitude: float, longitude: float, count: int) -> list[Place]:
+        """The `count` nearest of a kind, nearest first; fewer where there are fewer."""
+        ...
+
     def meant(self, said: str, latitude: float, longitude: float) -> Place | None:
         """The place that was named; None where it is not known, or where one would have to guess."""
         ...
@@ -77,6 +81,12 @@ class Places:
             of_kind += [] if found is None else [found]
             return min(of_kind, key=lambda place: distance_km(latitude, longitude, place), default=None)
         return None if self.search is None else self.search.meant(key, latitude, longitude)
+
+    def nearby(self, kind: str, latitude: float, longitude: float, count: int) -> list[Place]:
+        """The `count` nearest places of a kind, nearest first; fewer where there are fewer."""
+        of_kind = [place for place in self.by_id.values() if place.kind == kind]
+        of_kind += [] if self.search is None else self.search.nearby(kind, latitude, longitude, count)
+        return sorted(of_kind, key=lambda place: distance_km(latitude, longitude, place))[:count]
 
     def similar(self, said: str, latitude: float, longitude: float) -> list[Place]:
         """Places to ask about when `resolve` found none."""

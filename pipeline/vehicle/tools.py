@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +19,8 @@ CABIN = "Vehicle.Cabin."
 MEDIA = CABIN + "Infotainment.Media."
 NAVIGATION = CABIN + "Infotainment.Navigation."
 READ_BACK_TOLERANCE = 0.01
+KEPT_SHOWN = 128
+"""Places that can be named by key: more than ten turns name."""
 
 _ROWS = {
     "driver": [("Row1", "Driver")],
@@ -77,6 +80,8 @@ class Toolbox:
     now: Callable[[], datetime] = datetime.now
     route: Route = field(default_factory=Route)
     volume_before_mute: int = 30
+    shown: OrderedDict[str, Place] = field(default_factory=OrderedDict)
+    """Places that were named aloud, by the key under which a call may name them. See `show`."""
     _undo: dict[int, list[tuple[Route, int]]] = field(default_factory=dict)
 
     def execute(self, call: ToolCall, turn_id: int) -> ToolResult:
@@ -105,6 +110,22 @@ class Toolbox:
             self.route, self.volume_before_mute = saved[0]
         return self.access.roll_back(turn_id)
 
+    def show(self, place: Place) -> str:
+        """A key for this very place, for a call's `place` argument: a name could mean another one."""
+        known = self.places.by_id.get(place.id)
+        if known is not None and (known.latitude, known.longitude) == (place.latitude, place.longitude):
+            return place.id
+        key = f"shown:{place.id}"[:80]
+        self.shown[key] = place
+        self.shown.move_to_end(key)
+        while len(self.shown) > KEPT_SHOWN:
+            self.shown.popitem(last=False)
+        return key
+
+    def place_of(self, key: str) -> Place | None:
+        """The place that a call means by `key`; None where none is known."""
+        return self.shown.get(key) or self.places.resolve(key, *self.position())
+
     def position(self) -> tuple[float, float]:
         """Where the car is, WGS 84 degrees."""
         latitude = self.access.read("Vehicle.CurrentLocation.Latitude")
@@ -119,7 +140,7 @@ class Toolbox:
             return self._navigation(call, turn_id)
         if name == "ask_vehicle":
             path, value, detail = answer(
-                self.access, arguments["item"], arguments["zone"], self.now(), self._route_answer
+                self.access, arguments["item"], arguments["zone"], self.now(), self.route_answer
             )
             return ToolResult(call, "done", path, value, None, {**detail, "item": arguments["item"]})
         return self._write(call, self._wanted(call), turn_id)
@@ -208,11 +229,16 @@ class Toolbox:
             self.route = Route(self.route.place, tuple(call.arguments["avoid"]))
             return ToolResult(call, "done", None, list(self.route.avoid), None, {"avoid": list(self.route.avoid)})
         latitude, longitude = self.position()
-        place = self.places.resolve(call.arguments["place"], latitude, longitude)
+        place = self.place_of(call.arguments["place"])
         if place is None:
             asked = _plain(call.arguments["place"])
-            near = [_names(other) for other in self.places.similar(asked, latitude, longitude)]
-            return ToolResult(call, "refused", None, None, "unknown_place", {"asked": asked, "similar": near})
+            similar = self.places.similar(asked, latitude, longitude)
+            unknown: dict[str, Any] = {
+                "asked": asked,
+                "similar": [_names(other) for other in similar],
+                "similar_places": similar,
+            }
+            return ToolResult(call, "refused", None, None, "unknown_place", unknown)
         distance = round(distance_km(latitude, longitude, place), 1)
         detail = {"place": _names(place), "distance_km": distance, "kind": place.kind}
         if call.name == "ask_distance":
@@ -233,7 +259,8 @@ class Toolbox:
             {**result.detail, **detail, "avoid": list(self.route.avoid)},
         )
 
-    def _route_answer(self) -> tuple[Place | None, float]:
+    def route_answer(self) -> tuple[Place | None, float]:
+        """The destination and its distance in km; (None, 0) without one."""
         if self.route.place is None:
             return None, 0.0
         return self.route.place, round(distance_km(*self.position(), self.route.place), 1)

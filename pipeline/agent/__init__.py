@@ -1,0 +1,1 @@
+"""The agent loop: questions that need information, answered by tools that read."""
