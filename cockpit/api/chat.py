@@ -24,6 +24,8 @@ _TOOLS_TOLD = (
     "You may call these functions. Write each call as "
     f'{_CALL_OPEN}{{"name": ..., "arguments": {{...}}}}{_CALL_CLOSE}; when none is needed, answer in words.\n'
 )
+_WORDS = r"/[^<{`\s](.|\n)*/"
+"""Any text that does not begin as a call does: where none may be made, none is written as text either."""
 _MOST_SCHEMA = 64 * 1024
 """Bytes of a schema: compiling takes time that others wait for."""
 
@@ -49,8 +51,8 @@ def constraint_of(request: ChatRequest, model: CausalLM) -> TokenConstraint | No
         source = {"type": "object"}
     elif form is not None and form.json_schema is not None:
         source = form.json_schema.schema_
-    elif request.tools and request.tool_choice != "none":
-        source = _calls_grammar(request, model)
+    elif request.tools:
+        source = f"start: {_WORDS}\n" if request.tool_choice == "none" else _calls_grammar(request, model)
     if source is None:
         return None
     if len(json_codec.dumps(source)) > _MOST_SCHEMA:
@@ -110,7 +112,7 @@ def _calls_grammar(request: ChatRequest, model: CausalLM) -> str:
     }
     many = request.parallel_tool_calls is not False and named is None
     calls = 'call ("\\n" call)*' if many else "call"
-    free = "" if request.tool_choice == "required" or named is not None else " | /[^<{`\\s](.|\\n)*/"
+    free = "" if request.tool_choice == "required" or named is not None else f" | {_WORDS}"
     return (
         f"start: {calls}{free}\n"
         f'call: {_mark(_CALL_OPEN, model)} "\\n" json "\\n" {_mark(_CALL_CLOSE, model)}\n'
