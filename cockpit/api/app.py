@@ -174,7 +174,7 @@ class _Routes:
         choice = {
             "index": 0,
             "message": message,
-            "finish_reason": chat.reason_of(calls, finished.reason),
+            "finish_reason": "tool_calls" if calls else finished.reason,
             "logprobs": {"content": [_chance(c, tokenizer) for c in chances]} if body.logprobs else None,
         }
         return _json({**head, "object": "chat.completion", "choices": [choice], **_usage(finished)})
@@ -443,7 +443,7 @@ async def _chat_chunks(
             yield chunk({"content": content})
         if calls:
             yield chunk({"tool_calls": [{"index": i, **call} for i, call in enumerate(calls)]})
-        yield chunk({}, chat.reason_of(calls, message.reason))
+        yield chunk({}, "tool_calls" if calls else message.reason)
         if body.stream_options is not None and body.stream_options.include_usage:
             yield {**head, "choices": [], **_usage(message)}
 

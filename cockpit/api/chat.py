@@ -26,6 +26,8 @@ _TOOLS_TOLD = (
 )
 _WORDS = r"/[^<{`\s](.|\n)*/"
 """Any text that does not begin as a call does: where none may be made, none is written as text either."""
+_MOST_CALLS = 8
+"""Of one answer: a small model that has begun to repeat itself ends here."""
 _MOST_SCHEMA = 64 * 1024
 """Bytes of a schema: compiling takes time that others wait for."""
 
@@ -64,9 +66,11 @@ def constraint_of(request: ChatRequest, model: CausalLM) -> TokenConstraint | No
 
 
 def calls_in(text: str) -> tuple[str, list[dict[str, Any]]]:
-    """The text without its tool calls, and these in OpenAI's form. A call that is cut off is dropped whole."""
+    """The text without its tool calls, and these in OpenAI's form. A call that is cut off is dropped whole, and one
+    that is written twice is one.
+    """
     calls = []
-    for written in _CALL.findall(text):
+    for written in dict.fromkeys(_CALL.findall(text)):
         try:
             call = json.loads(written)
         except ValueError:
@@ -76,13 +80,6 @@ def calls_in(text: str) -> tuple[str, list[dict[str, Any]]]:
         calls.append({"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function})
     rest = _CALL.sub("", text)
     return rest.partition(_CALL_OPEN)[0].strip() if calls or _CALL_OPEN in rest else rest, calls
-
-
-def reason_of(calls: Sequence[Mapping[str, Any]], reason: str) -> str:
-    """OpenAI's finish_reason: an answer that was cut off is `length` whatever calls it holds, so nobody takes it for
-    whole.
-    """
-    return "tool_calls" if calls and reason == "stop" else reason
 
 
 def may_call(request: ChatRequest) -> bool:
@@ -111,7 +108,7 @@ def _calls_grammar(request: ChatRequest, model: CausalLM) -> str:
         ],
     }
     many = request.parallel_tool_calls is not False and named is None
-    calls = 'call ("\\n" call)*' if many else "call"
+    calls = f'call ("\\n" call){{0,{_MOST_CALLS - 1}}}' if many else "call"
     free = "" if request.tool_choice == "required" or named is not None else f" | {_WORDS}"
     return (
         f"start: {calls}{free}\n"
