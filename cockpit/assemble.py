@@ -267,7 +267,7 @@ class _Loading:
     def agent_model(self, dialogue: CausalLM) -> CausalLM:
         """The model of the agent loop: the dialogue's, or a further one that the profile names (on a CPU)."""
         name, talk = self.profile.agent.model, self.profile.llm.dialogue
-        if name is None or name == talk.name:
+        if name is None or name == talk.model:
             return dialogue
         options = factory.LlmOptions(threads=talk.threads, context_tokens=talk.context_tokens, slots=1)
         return _timed("agent", self.announce, lambda: self.models.load(factory.LANGUAGE_MODELS, name, options))

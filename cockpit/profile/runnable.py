@@ -149,7 +149,7 @@ def _agent(profile: Profile, store: Store) -> Iterator[Finding]:
     registry = store.registry
     if section.model not in registry.names or registry.get(section.model).kind != "llm":
         yield Finding("agent", "missing", f"no language model is called {section.model!r}", remedy, key, ConfigError)
-    elif profile.device != "cpu" and section.model != profile.llm.dialogue.name:
+    elif profile.device != "cpu" and section.model != profile.llm.dialogue.model:
         detail = "a language model beside llm.model runs on the CPU only"
         yield Finding("agent", "missing", detail, "leave the key out", key, ConfigError)
 
