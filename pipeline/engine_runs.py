@@ -1,6 +1,6 @@
 """When a speech engine may run, as the stages see it: each run asks first, and may have to wait.
 
-    with runs.of(task, cancelled) as mine:
+    with runs.around(task, cancelled) as mine:
         chunk = next(chunks, None) if mine else None
 
 Who shares out the device stands in cockpit/scheduling/engine_turns.py; `UNSCHEDULED_RUNS` is for engines that have it
@@ -19,7 +19,7 @@ from pipeline.frames import Task
 class EngineRuns(Protocol):
     """Thread-safe."""
 
-    def of(self, task: Task | None, cancelled: Callable[[], bool]) -> AbstractContextManager[bool]:
+    def around(self, task: Task | None, cancelled: Callable[[], bool]) -> AbstractContextManager[bool]:
         """Around one run of an engine. task: what it is for, None while nobody knows yet.
 
         False when `cancelled` while it waited. Raises CockpitError for a run that is refused.
@@ -30,7 +30,7 @@ class EngineRuns(Protocol):
 class UnscheduledRuns:
     """Nothing waits."""
 
-    def of(self, task: Task | None, cancelled: Callable[[], bool]) -> AbstractContextManager[bool]:
+    def around(self, task: Task | None, cancelled: Callable[[], bool]) -> AbstractContextManager[bool]:
         return nullcontext(True)
 
 

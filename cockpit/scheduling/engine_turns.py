@@ -132,7 +132,7 @@ class ChainRuns:
         self._model_holds = model_holds
 
     @contextmanager
-    def of(self, task: Task | None, cancelled: Cancelled) -> Iterator[bool]:
+    def around(self, task: Task | None, cancelled: Cancelled) -> Iterator[bool]:
         """See EngineRuns. A run that has begun is not parked: it is short, and somebody waits for it."""
         name = speech_name_of(self._tasks, task)
         if name == self._model_holds():
@@ -161,7 +161,7 @@ class ChainRecognizer:
         """Raises Refused for a run that got no lane."""
         self._turns.wanted = True  # before it waits for a lane: who has the engine would be parked with it
         try:
-            with self._runs.of(None, cancelled) as mine:
+            with self._runs.around(None, cancelled) as mine:
                 if not mine:
                     return Hypothesis("", languages[0], 0.0, 1.0)
                 with self._turns.urgent():

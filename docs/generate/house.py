@@ -209,7 +209,11 @@ def _classes() -> tuple[_Class, ...]:
             for node in tree_of(path).body:
                 if isinstance(node, ast.ClassDef):
                     methods = frozenset(
-                        part.name for part in node.body if isinstance(part, ast.FunctionDef) and part.name[0] != "_"
+                        part.name
+                        for part in node.body
+                        if isinstance(part, ast.FunctionDef)
+                        and part.name[0] != "_"
+                        and not {"classmethod", "staticmethod"} & set(map(_name, part.decorator_list))
                     )
                     protocol = any(_name(base) == "Protocol" for base in node.bases)
                     found.append(_Class(node.name, path.relative_to(ROOT).as_posix(), methods, protocol))

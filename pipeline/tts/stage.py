@@ -124,7 +124,7 @@ class TtsStage:
         """The engine runs once per chunk; between them somebody else may have the device."""
         chunks = voice.synthesise(clause.spoken)
         while True:
-            with self._runs.of(clause.task, cancelled) as mine:
+            with self._runs.around(clause.task, cancelled) as mine:
                 chunk = next(chunks, None) if mine else None
             if chunk is None:
                 return
