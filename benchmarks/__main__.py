@@ -50,6 +50,7 @@ BENCHMARKS = (
     Benchmark("llm.gpu_decode", "batch-1 decode of a 4B shape, share of the bandwidth bound", "GPU", "2 min", (TORCH,)),
     Benchmark("llm.gpu_engine", "each engine on the GPU beside the same on the CPU", "GPU", "3 min"),
     Benchmark("llm.gpu_ort", "the decoder of gpu_decode in ONNX Runtime", "GPU", "3 min", (TORCH, GENAI)),
+    Benchmark("llm.gpu_rows", "1 to 8 texts at once in the kernels that serve, Qwen 0.5B's shape", "GPU", "1 min"),
     Benchmark("llm.gpu_check", "pass or fail: lanes, gate, decode kernels", "GPU", "1 min", (TORCH,)),
     Benchmark("llm.gpu_checkpoint", "real weights in the decode kernels: text and speed", "GPU", "1 min", (TORCH,)),
     Benchmark("quality.asr", "word error rate and time of the recogniser", "CPU", "3 min", (WHISPER,)),

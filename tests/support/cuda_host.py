@@ -1,4 +1,4 @@
-"""The decode kernels on the host: decode.cu compiled with the host's C++ compiler, behind the driver's own calls.
+"""The decode kernels on the host: their files compiled with the host's C++ compiler, behind the driver's own calls.
 
 One block after the other, every thread a fiber, so that indexing, barriers and arithmetic are the kernels' own. What it
 does not show: timing, races between blocks, and whether the PTX does what the replacement here does.
@@ -19,9 +19,14 @@ from cockpit.device.cuda.driver import KERNELS
 
 SHIM = Path(__file__).with_name("cuda_on_host.hpp")
 NAMES = ("qkv", "attention", "o_proj", "gate_up", "down", "lm_head")
+"""The kernels of decode.cu."""
 PTX = {
     "cvt.f32.f16": "f = half_float(bits)",
     "cvt.rn.f16.f32": "out = float_half(lo) | float_half(hi) << 16",
+    "no_allocate.L2": "std::memcpy(w, p, sizeof w)",
+    "cp.async.cg": "std::memcpy(to, from, 16)",
+    "cp.async.wait_all": "",
+    "mma.sync": "mma_host(c, a, b0, b1)",
     "no_allocate.v4": "v = *p",
     "no_allocate.u16": "v = *p",
     "prefetch": "(void)p",
@@ -31,25 +36,26 @@ PTX = {
 
 
 def host_source(text: str) -> str:
-    """decode.cu with PTX and dynamic shared memory put in C++."""
+    """A kernel file with PTX and dynamic shared memory put in C++."""
     out, at = [], 0
     for found in re.finditer(r'\basm(?: volatile)?\((?:"[^"]*"|[^"])*?\);', text):
         (plain,) = {replaced for said, replaced in PTX.items() if said in found.group()}
         out += [text[at : found.start()], plain + ";"]
         at = found.end()
     code = "".join([*out, text[at:]])
+    names = re.findall(r'extern "C" __global__ void (?:__\w+__\([^)]*\)\s+)?(\w+)\(', code)
     code = code.replace("extern __shared__ __align__(16) char shared[];", "char* shared = dynamic_shared;")
     calls = "\n".join(
-        f'  if (!strcmp(name, "{name}")) launch({name}, x, y, block, shared, arguments);' for name in NAMES
+        f'  if (!strcmp(name, "{name}")) launch({name}, grid, block, shared, arguments);' for name in names
     )
-    parameters = "const char* name, unsigned x, unsigned y, unsigned block, unsigned shared, void** arguments"
+    parameters = "const char* name, const unsigned* grid, unsigned block, unsigned shared, void** arguments"
     return f'#include "{SHIM}"\n{code}\nextern "C" void run({parameters}) {{\n{calls}\n}}\n'
 
 
-def compile_for_host(folder: Path, defines: Sequence[str]) -> ctypes.CDLL:
+def compile_for_host(folder: Path, defines: Sequence[str], file: str = "decode.cu") -> ctypes.CDLL:
     """Build and load. Raises CalledProcessError when the compiler refuses."""
     source, library = folder / "decode.cpp", folder / "decode.so"
-    source.write_text(host_source((KERNELS / "decode.cu").read_text(encoding="utf-8")), encoding="utf-8")
+    source.write_text(host_source((KERNELS / file).read_text(encoding="utf-8")), encoding="utf-8")
     options = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", *(f"-D{define}" for define in defines)]
     subprocess.run(["g++", *options, "-o", str(library), str(source)], check=True, capture_output=True, text=True)
     return ctypes.CDLL(str(library))
@@ -95,7 +101,7 @@ class HostDriver:
         pointers = (ctypes.c_void_p * len(buffers))(*[ctypes.addressof(buffer) for buffer in buffers])
 
         def work(buffers: list[Any] = buffers) -> None:
-            self._library.run(kernel.encode(), grid[0], grid[1], block, shared_bytes, pointers)
+            self._library.run(kernel.encode(), (ctypes.c_uint * 3)(*grid), block, shared_bytes, pointers)
 
         assert self._captured is not None, "sessions launch while they are captured"
         self._captured.append(work)

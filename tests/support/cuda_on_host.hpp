@@ -36,12 +36,13 @@ struct Fiber {
   const Barrier* waits = nullptr;
   unsigned seen = 0;
   bool started = false, done = false;
-  unsigned shuffles = 0;
+  unsigned shuffles = 0, products = 0;
 };
 static Index threadIdx, blockIdx, gridDim, blockDim;
 static std::vector<Fiber> fibers;
 static std::vector<Barrier> warp_barriers;
 static std::vector<float> exchanged;  // (warp, parity, lane)
+static std::vector<unsigned> operands;  // (warp, parity, lane, 6): what each lane feeds to a matrix product
 static Barrier block_barrier;
 static jmp_buf scheduler;
 static std::function<void()> body;
@@ -83,6 +84,7 @@ static void run_block(std::vector<char>& stacks) {
   fibers.assign(blockDim.x, Fiber());
   warp_barriers.assign(blockDim.x / 32, Barrier());
   exchanged.assign(blockDim.x * 2, NAN);
+  operands.assign(blockDim.x * 2 * 6, 0);
   block_barrier = Barrier();
   for (unsigned i = 0; i < blockDim.x; ++i) {
     getcontext(&fibers[i].context);
@@ -111,14 +113,15 @@ static void launch(void (*kernel)(A...), void** arguments, std::index_sequence<I
   ((void)std::memcpy((void*)&std::get<I>(values), arguments[I], sizeof(A)), ...);
   std::vector<char> stacks;
   body = [&] { kernel(std::get<I>(values)...); };
-  for (unsigned y = 0; y < gridDim.y; ++y)
-    for (unsigned x = 0; x < gridDim.x; ++x) blockIdx = {x, y, 0}, run_block(stacks);
+  for (unsigned z = 0; z < gridDim.z; ++z)
+    for (unsigned y = 0; y < gridDim.y; ++y)
+      for (unsigned x = 0; x < gridDim.x; ++x) blockIdx = {x, y, z}, run_block(stacks);
 }
 template <class... A>
-static void launch(void (*kernel)(A...), unsigned x, unsigned y, unsigned block, unsigned shared, void** arguments) {
+static void launch(void (*kernel)(A...), const unsigned* grid, unsigned block, unsigned shared, void** arguments) {
   std::vector<uint4> memory(shared / 16 + 1, {~0u, ~0u, ~0u, ~0u});  // NaN until written
   dynamic_shared = (char*)memory.data();
-  gridDim = {x, y, 1}, blockDim = {block, 1, 1};
+  gridDim = {grid[0], grid[1], grid[2]}, blockDim = {block, 1, 1};
   launch(kernel, arguments, std::index_sequence_for<A...>());
 }
 
@@ -148,6 +151,33 @@ static inline unsigned float_half(float f) {
   int exponent = size < 6.103515625e-5f ? -14 : std::ilogb(size);
   unsigned steps = (unsigned)std::lrint(std::ldexp(size, 10 - exponent));  // 1024 .. 2048, below that subnormal
   return sign | (steps + ((unsigned)(exponent + 14) << 10));
+}
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+  unsigned char bytes[8];
+  std::memcpy(bytes, &a, 4), std::memcpy(bytes + 4, &b, 4);
+  unsigned out = 0;
+  for (int i = 0; i < 4; ++i) out |= (unsigned)bytes[selector >> 4 * i & 7] << 8 * i;
+  return out;
+}
+// mma.m16n8k16 as the PTX manual lays its fragments out; b: b0, b1 of the caller's own lane.
+static inline void mma_host(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  unsigned* slots = &operands[(warp * 2 + fibers[threadIdx.x].products++ % 2) * 32 * 6];
+  const unsigned mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  std::memcpy(slots + lane * 6, mine, sizeof mine);
+  meet(warp_barriers[warp], 32);
+  const auto half_at = [&](unsigned of, unsigned which, int high) {
+    return half_float(slots[of * 6 + which] >> (high ? 16 : 0) & 0xffffu);
+  };
+  for (int i = 0; i < 4; ++i) {
+    const unsigned row = lane / 4 + (i / 2) * 8, column = lane % 4 * 2 + i % 2;
+    float sum = 0.f;
+    for (unsigned k = 0; k < 16; ++k) {
+      const unsigned t = k % 8 / 2, upper = k / 8;
+      sum += half_at(row % 8 * 4 + t, row / 8 + 2 * upper, k % 2) * half_at(column * 4 + t, 4 + upper, k % 2);
+    }
+    c[i] += sum;
+  }
 }
 static inline int dot4_host(unsigned a, unsigned b, int c) {
   for (int i = 0; i < 4; ++i) c += (int)(signed char)(a >> 8 * i) * (int)(signed char)(b >> 8 * i);
