@@ -153,7 +153,7 @@ def assemble(
             plan = replace(scheduling, memory=memory)
             service = _timed("lanes", announce, lambda: open_service(plan, profile.device, tracer))
             opened.callback(service.close)
-        placements = engine_placements(profile, service)
+        placements = engine_placements(profile, service, store.root)
         opened.callback(placements.close)
         growth = Growth(placements.used_bytes)
         models = BuiltModels(store, folders, opened)

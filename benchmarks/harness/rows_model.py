@@ -5,11 +5,12 @@ Bench only: torch makes the numbers and checks the answers; what is measured doe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from cockpit.device.cuda_decode.rows import (
@@ -21,6 +22,9 @@ from cockpit.device.cuda_decode.rows import (
     RowsShape,
     RowsWeights,
 )
+from models.engines.llm.memory import Sizes
+from models.engines.llm.steps import StepModel
+from models.engines.placement import Buffer
 
 QWEN = RowsShape(
     hidden=896, layers=24, q_heads=14, kv_heads=2, head_dim=64, ffn=4864, vocab=151936, qkv_bias=True, eps=1e-6
@@ -92,7 +96,7 @@ def random_rows_model(shape: RowsShape, capacity: int, slots: int, seed: int, de
     angle = torch.arange(capacity, device=device, dtype=torch.float64)[:, None] * inverse
     caches = normal(shape.layers, 2, slots, shape.kv_heads, capacity, shape.head_dim, scale=1)
     outputs = (
-        torch.zeros(TEXTS, h, dtype=torch.float16, device=device),
+        torch.zeros(slots, h, dtype=torch.float16, device=device),
         torch.zeros(TEXTS, shape.vocab, dtype=torch.float32, device=device),
         torch.zeros(TEXTS, dtype=torch.int64, device=device),
     )
@@ -150,7 +154,7 @@ def compare_rows(decoder: RowsDecoder, model: RowsModel, rows: Sequence[tuple[in
         out["rows"] += 1
         error = float((logits[index].double() - true_logits).abs().max() / true_logits.abs().max())
         out["rel_error"] = max(out["rel_error"], error)
-        off = float((hidden[index].double() - true_hidden).abs().max() / true_hidden.abs().max())
+        off = float((hidden[row[2]].double() - true_hidden).abs().max() / true_hidden.abs().max())
         out["hidden"] = max(out["hidden"], off)
         out["argmax"] += int(best[index]) == int(true_logits.argmax())
         model.caches.copy_(before)
@@ -167,5 +171,33 @@ def compare_rows(decoder: RowsDecoder, model: RowsModel, rows: Sequence[tuple[in
     return out
 
 
-def describe(result: dict[str, Any]) -> str:
-    return json.dumps(result)
+def step_model(model: RowsModel, capacity: int, owner: object) -> StepModel:
+    """The model as an engine hands it to a placement, under the names of the graphs' initializers."""
+    shape, weights = model.shape, {"same": model.embedding, "output_norm.weight": model.final_norm}
+    weights |= {"cos_1000000": model.cosine, "sin_1000000": model.sine}
+    for index, layer in enumerate(model.layers):
+        blk = f"blk.{index}."
+        names = ("attn_norm.weight", "+".join(f"attn_{part}.weight" for part in "qkv"), "attn_qkv.bias")
+        names += ("attn_output.weight", "ffn_norm.weight", "ffn_gate.weight+ffn_up.weight", "ffn_down.weight")
+        weights |= {
+            "+".join(blk + part for part in name.split("+")): values
+            for name, values in zip(names, layer.values(), strict=True)
+        }
+    values: dict[str, Any] = {
+        name: SimpleNamespace(data_ptr=tensor.data_ptr, shape=lambda tensor=tensor: list(tensor.shape))
+        for name, tensor in weights.items()
+    }
+
+    def buffer(tensor: torch.Tensor, dtype: Any) -> Buffer:
+        return Buffer(tensor.data_ptr(), tuple(tensor.shape), np.dtype(dtype), "cuda", owner)
+
+    caches = {
+        f"{part}.{layer}": buffer(model.caches[layer, place], np.float16)
+        for layer in range(shape.layers)
+        for place, part in enumerate(("key", "value"))
+    }
+    sizes = Sizes(
+        shape.layers, shape.kv_heads, shape.head_dim, shape.hidden, shape.vocab, capacity, model.caches.shape[2]
+    )
+    hidden, logits = buffer(model.hidden, np.float16), buffer(model.logits, np.float32)
+    return StepModel("qwen2", shape.eps, sizes, values, caches, hidden, logits, buffer(model.best[:, None], np.int64))

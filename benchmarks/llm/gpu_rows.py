@@ -15,6 +15,9 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
 from typing import Any
 
 from benchmarks.harness.gpu import bandwidth_gb_s, lane_library, open_lanes, timed
@@ -22,7 +25,8 @@ from benchmarks.harness.report import Report, command_line, gpu_driver, report_o
 from cockpit.device.cuda.device import CudaDevice
 from cockpit.device.cuda.driver import BoundDriver
 from cockpit.device.cuda.gate import open_gate
-from cockpit.device.cuda_decode.rows import SIZES, RowsDecoder, RowsKernels, RowsTuning, build_rows_kernels
+from cockpit.device.cuda.kernel_store import KernelStore, nvrtc_version
+from cockpit.device.cuda_decode.rows import SIZES, RowsDecoder, RowsKernels, RowsTuning, build_rows_kernels, rows_source
 from models.errors import DeviceUnavailable
 
 CAPACITY = 2048
@@ -115,7 +119,7 @@ class Bench:
             {"early": False},
             {"down_parts": 8},
             {"down": 4, "down_parts": 8},
-            {"o": 2},
+            {"o": 4},
             {"qkv": 2},
             {"split_least": 256},
             {"split_least": 512},
@@ -167,6 +171,54 @@ def check(driver: BoundDriver, device: CudaDevice, tuning: RowsTuning) -> dict[s
     return results
 
 
+def check_serving(device: CudaDevice, bench: Bench) -> dict[str, Any]:
+    """The same kernels as a lane's placement hands them to the engine, from a thread of its own: every lane's answer is
+    that of the benchmark's decoder, and milliseconds a token with the host in between."""
+    from benchmarks.harness.rows_model import step_model
+    from cockpit.device.cuda.placement import CudaEngines
+    from cockpit.device.cuda_decode.serving import StepDecoders
+
+    model = bench.model
+    rows = [(7 + row, 300 + row, row + 1) for row in range(5)]
+    kernels = bench.build(RowsTuning())
+    direct = bench.open(kernels, bench.whole)
+    direct.seek([*rows, *[(0, -1, 0)] * 3])
+    direct.replay(8)
+    bench.driver.synchronise(direct.stream)
+    wanted = model.best[: len(rows)].tolist()
+    results: dict[str, Any] = {"ok": True}
+    with TemporaryDirectory() as folder:
+        store = KernelStore(Path(folder))
+        store.build(rows_source(bench.shape), device.facts, nvrtc_version())
+        engines = CudaEngines(device, decoders=StepDecoders(bench.driver, device.facts, store))
+
+        def serve(name: str) -> None:
+            placement = engines.placement(name)
+            said = step_model(model, CAPACITY, engines)
+            decoder = placement.step_decoder(said)
+            assert not isinstance(decoder, str), decoder
+            model.best.zero_()
+            decoder.step(rows)
+            answer = placement.read(said.best)[: len(rows), 0].tolist()
+            times = []
+            for step in range(80):
+                began = time.perf_counter()
+                decoder.step([(7, 400 + step, 1)])
+                placement.read(said.best.part(0, (1, 1)))
+                times.append(1000 * (time.perf_counter() - began))
+            results[name] = {"equal": answer == wanted, "wall_ms": statistics.median(times)}
+            results["ok"] &= answer == wanted
+
+        for name in ("navigation:2", "dialogue:1"):
+            thread = Thread(target=serve, args=(name,))
+            thread.start()
+            thread.join()
+            results["ok"] &= name in results
+        engines.close()
+    direct.close()
+    return results
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_line(__name__, __doc__)
     parser.add_argument("--sweep", action="store_true", help="try launch settings too")
@@ -190,13 +242,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("navigation:2", "dialogue:1", "navigation:1"):
         lane = device.lanes[name]
         report.attempt(f"{name} ({lane.units} SMs)", lambda lane=lane: bench.speeds(kernels, (lane.stream, lane.units)))
+    report.attempt("serving", lambda: check_serving(device, bench))
+    print(json.dumps(report.values.get("serving")), file=sys.stderr, flush=True)
     report.attempt("kernel_us_1", lambda: bench.kernel_us(kernels, 1, 512))
     report.attempt("kernel_us_8", lambda: bench.kernel_us(kernels, 8, 512))
     if options.sweep:
         report.attempt("sweep", bench.sweep)
     print(json.dumps(report.values) if options.json else table(report.values))
     device.close()
-    return 0 if report.values.get("check", {}).get("ok") and "failed" not in report.values else 1
+    passed = all(report.values.get(name, {}).get("ok") for name in ("check", "serving"))
+    return 0 if passed and "failed" not in report.values else 1
 
 
 def table(values: dict[str, Any]) -> str:

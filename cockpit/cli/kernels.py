@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from cockpit.cli.output import JsonFlag, print_json
 from cockpit.device.cuda.driver import BoundDriver
 from cockpit.device.cuda.kernel_store import KernelStore, nvrtc_version
 from cockpit.device.cuda_decode.checkpoint import wanted_kernels
+from cockpit.device.cuda_decode.serving import served_sources
+from models.engines.llm.causal_lm import DEVICE_SUFFIXES
 from models.errors import ModelMissing
 from models.store.store import Store
 
@@ -16,16 +20,21 @@ app = typer.Typer(help="Compile the GPU kernels for the device here.", no_args_i
 
 @app.command()
 def build(json: JsonFlag = False) -> None:
-    """Compile for GPU 0: the lanes' kernels, and the decode kernels of every built model that has weights for them.
+    """Compile for GPU 0: the lanes' kernels, and the decode kernels of every built model that they serve.
 
     A model that is not built is left out; one that is damaged, or was built for something else, is an error.
     """
     models = Store.open()
     facts = BoundDriver().open(0)
     kernels, nvrtc = KernelStore(models.root), nvrtc_version()
-    named = [entry.name for entry in models.registry.models if entry.engine == "decode-kernels"]
-    built = models.built_all(name for name in named if not isinstance(models.fault(name), ModelMissing))
-    paths = [kernels.build(source, facts, nvrtc) for source in wanted_kernels(built.values())]
+
+    def built(engine: str, ending: str = "") -> list[Path]:
+        named = [entry.name for entry in models.registry.models if entry.engine == engine]
+        there = [name for name in named if name.endswith(ending) and not isinstance(models.fault(name), ModelMissing)]
+        return list(models.built_all(there).values())
+
+    sources = [*wanted_kernels(built("decode-kernels")), *served_sources(built("causal-lm", DEVICE_SUFFIXES["f16"]))]
+    paths = [kernels.build(source, facts, nvrtc) for source in sources]
     if json:
         print_json({"device": facts.name, "capability": facts.capability, "nvrtc": nvrtc, "kernels": paths})
     else:

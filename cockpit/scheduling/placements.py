@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cockpit.arbiter.config import DIALOGUE, SPEECH
 from cockpit.arbiter.lanes import lanes_of, plan_lanes
@@ -14,6 +16,9 @@ from cockpit.scheduling.measured_memory import Stage, nothing_used
 from cockpit.scheduling.service import SchedulingService
 from models.engines.placement import CpuPlacement, Placement
 from models.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cockpit.device.cuda.placement import Decoders
 
 
 def _nothing() -> None:
@@ -48,8 +53,12 @@ class EnginePlacements:
         }
 
 
-def engine_placements(profile: Profile, service: SchedulingService | None) -> EnginePlacements:
-    """Raises ConfigError for a GPU without lanes, DeviceUnavailable where ONNX Runtime has no CUDA provider."""
+def engine_placements(
+    profile: Profile, service: SchedulingService | None, kernels: Path | None = None
+) -> EnginePlacements:
+    """kernels: the model cache, where `cockpit kernels build` leaves what decodes on a GPU; None: ONNX Runtime decodes.
+
+    Raises ConfigError for a GPU without lanes, DeviceUnavailable where ONNX Runtime has no CUDA provider."""
     if profile.device == "cpu":
         return EnginePlacements(CpuPlacement(profile.asr.threads), CpuPlacement(profile.tts.threads))
     if service is None:
@@ -65,9 +74,21 @@ def engine_placements(profile: Profile, service: SchedulingService | None) -> En
     index = {name: place for place, name in enumerate(config.tasks)}
     tasks = {lane.name: index[lane.task] for lane in lanes}
     priorities = tuple(task.priority for task in config.tasks.values())
-    engines = CudaEngines(device, CopyScheduler(tasks, priorities))
+    engines = CudaEngines(device, CopyScheduler(tasks, priorities), _decoders(device, kernels))
     speech = lanes_of(lanes, SPEECH) or lanes_of(lanes, DIALOGUE)
     name = speech[-1].name
     llm = {lane.name: engines.placement(lane.name) for lane in lanes_of(lanes, DIALOGUE)}
     asr, tts = engines.placement(name), engines.placement(name)
     return EnginePlacements(asr, tts, llm, name, engines.seal, engines.close, lambda: device.memory().used_bytes)
+
+
+def _decoders(device: Any, kernels: Path | None) -> Decoders | None:
+    """The decode kernels of a device that says what it is; a device without a driver of its own has none."""
+    from cockpit.device.cuda.device import CudaDevice
+    from cockpit.device.cuda.driver import BoundDriver
+    from cockpit.device.cuda.kernel_store import KernelStore
+    from cockpit.device.cuda_decode.serving import StepDecoders
+
+    if kernels is None or not isinstance(device, CudaDevice) or not isinstance(device.driver, BoundDriver):
+        return None
+    return StepDecoders(device.driver, device.facts, KernelStore(kernels))

@@ -182,4 +182,5 @@ def model_config(checkpoint: Checkpoint, shape: DecoderShape, quant: Quant, has_
         "eos_token": "" if eos is None else tokens[eos],
         "add_bos": bool(checkpoint.field("tokenizer.ggml.add_bos_token", False)),
         "chat_template": has_template,
+        "rms_epsilon": shape.rms_epsilon,
     }

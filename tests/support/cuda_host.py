@@ -10,6 +10,7 @@ import ctypes
 import re
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ class HostDriver:
         self.held: dict[int, Any] = {}
         self._library = library
         self._captured: list[Callable[[], None]] | None = None
+        self.replayed = 0
+        """Graphs that ran."""
 
     def allocate(self, size_bytes: int) -> int:
         memory = np.full(size_bytes + 256, 0xFF, np.uint8)  # NaN in every float format
@@ -106,6 +109,18 @@ class HostDriver:
         assert self._captured is not None, "sessions launch while they are captured"
         self._captured.append(work)
 
+    def library(self, image: bytes) -> bytes:
+        return image
+
+    def kernel(self, library: bytes, name: str) -> str:
+        return name
+
+    def allow_shared(self, kernel: str, size_bytes: int) -> None:
+        """Host memory has no such limit."""
+
+    def current(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
     def capture(self, stream: int, work: Callable[[], None]) -> list[Callable[[], None]]:
         self._captured = []
         work()
@@ -113,5 +128,6 @@ class HostDriver:
         return graph
 
     def replay(self, graph: list[Callable[[], None]], stream: int) -> None:
+        self.replayed += 1
         for work in graph:
             work()

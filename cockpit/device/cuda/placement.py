@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from cockpit.device.base import Lane, SessionSettings
 from cockpit.device.cuda.dlpack import Lent
 from cockpit.device.cuda.sessions import HEAVY, PROVIDER, CudaSession, Start, nodes_elsewhere
-from models.engines.placement import WEIGHT_INDEX, Buffer, same_size
+from models.engines.llm.steps import StepDecoder, StepModel
+from models.engines.placement import WEIGHT_INDEX, Buffer, Placement, same_size
 from models.errors import DeviceUnavailable, ModelMissing, fetch_command
 
 STAGING_BYTES = 4 << 20
@@ -57,6 +58,16 @@ class LanedDevice(Protocol):
     def session_settings(self, lane: str) -> SessionSettings: ...
 
 
+class Decoders(Protocol):
+    """Who makes decoders of single tokens: cockpit.device.cuda_decode.serving.StepDecoders, or nobody."""
+
+    def open(
+        self, model: StepModel, placement: Placement, lane: Lane, allocate: Callable[[int], int], owner: object
+    ) -> StepDecoder | str:
+        """The decoder of `model` in `lane`, or why there is none."""
+        ...
+
+
 class Copies(Protocol):
     """Who orders bulk copies: cockpit.scheduling.copy_scheduler.CopyScheduler, or nobody."""
 
@@ -75,11 +86,12 @@ class AtOnce:
 class CudaEngines:
     """Makes placements on one device and owns the sessions and the memory. Close it before the device."""
 
-    def __init__(self, device: LanedDevice, copies: Copies | None = None) -> None:
+    def __init__(self, device: LanedDevice, copies: Copies | None = None, decoders: Decoders | None = None) -> None:
         ort.set_default_logger_severity(3)  # it warns of every session that CUDA is no plug-in here
         self._device = device
         self.memory: Memory = device.driver
         self.copies = copies or AtOnce()
+        self.decoders = decoders
         self.start = Start()
         self.allocated_bytes = 0
         self._sessions: list[CudaSession] = []
@@ -106,6 +118,15 @@ class CudaEngines:
     def pinned(self, size_bytes: int) -> int:
         self._pages.append(self.memory.pinned(size_bytes))
         return self._pages[-1]
+
+    def step_decoder(self, model: StepModel, placement: Placement, lane: str) -> StepDecoder | str:
+        """See models.engines.llm.steps.DecodesSteps. Raises DeviceUnavailable after `seal`."""
+        if self.decoders is None:
+            return "no kernels were given to this device"
+        if self.start.over:
+            raise DeviceUnavailable("a decoder was to be opened after start-up; open every one before `seal`")
+        with self.start.lock:
+            return self.decoders.open(model, placement, self._device.lanes[lane], self.block, self)
 
     def lend(self, buffer: Buffer) -> ort.OrtValue:
         """The buffer as ONNX Runtime's own value, without a copy."""
@@ -209,6 +230,9 @@ class CudaPlacement:
             at += _aligned(sizes[name])
         self._memory.synchronise(self.stream)
         return out
+
+    def step_decoder(self, model: StepModel) -> StepDecoder | str:
+        return self._engines.step_decoder(model, self, self.lane)
 
     # --- memory ----------------------------------------------------------------------------------------------------
     def allocate(self, shape: Sequence[int], dtype: Any) -> Buffer:

@@ -8,7 +8,7 @@ computes one token of each; what the host writes before is 16 bytes a text (toke
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -70,7 +70,7 @@ class RowsTuning:
     below which no further block joins a text's attention; whether kernels start before their predecessor ends."""
 
     qkv: int = 4
-    o: int = 4
+    o: int = 2
     gate: int = 2
     down: int = 2
     down_parts: int = 4
@@ -120,7 +120,8 @@ class KvPlaces:
 
 @dataclass(frozen=True, slots=True)
 class RowsOutput:
-    """Where a run leaves what it computed. hidden: (8, hidden) fp16; logits: (8, vocab) fp32; best: (8,) int64."""
+    """Where a run leaves what it computed. hidden: (slots, hidden) fp16, each text's row at its slot; in the order of
+    the run, logits: (8, vocab) fp32, and best: (8,) int64."""
 
     hidden: int
     logits: int
@@ -254,12 +255,15 @@ class RowsDecoder:
             "best": 8 * TEXTS + 16,
         }
 
-    def open(self, sizes: Sequence[int] = SIZES) -> RowsDecoder:
-        """Allocate and capture. Call while nothing urgent runs. Raises ValueError: more positions than RoPE has."""
+    def open(self, sizes: Sequence[int] = SIZES, *, allocate: Callable[[int], int] | None = None) -> RowsDecoder:
+        """Allocate and capture. Call while nothing urgent runs. Raises ValueError: more positions than RoPE has.
+
+        allocate: where the buffers come from when somebody else frees them; by default `close` does.
+        """
         if self.kv.capacity > self.weights.positions:
             raise ValueError(f"a cache of {self.kv.capacity} needs weights loaded for as many positions")
         for name, size in self.scratch_bytes(self.weights.shape, self.kernels.tuning).items():
-            self.buffers[name] = self.driver.allocate(size)
+            self.buffers[name] = (allocate or self.driver.allocate)(size)
             self.driver.zero(self.buffers[name], size, self.stream)
         for texts in sizes:
             self.graphs[texts] = self.driver.capture(self.stream, partial(self.launch, texts))

@@ -205,7 +205,7 @@ __device__ __forceinline__ void load_known(Known& k, const Residual& r) {
   __syncthreads();
 }
 // act = norm(x + delta), split. Every thread of the block takes part; the sum's order does not depend on the number of
-// texts. hidden: a copy in fp16, or null.
+// texts. hidden: (slots, HIDDEN) a copy in fp16, or null.
 template <int PARTS>
 __device__ __forceinline__ void residual_norm(float* act, int pitch, Known& k, const Residual& r, u16* hidden) {
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -247,7 +247,8 @@ __device__ __forceinline__ void residual_norm(float* act, int pitch, Known& k, c
                                  x.w * rms * half_of(w.y >> 16));
     const uint4 both = split4(n);
     *(uint4*)(act + text * pitch + at) = both;
-    if (hidden) *(uint2*)(hidden + text * HIDDEN + at) = make_uint2(both.x, both.y);
+    if (hidden && k.text[text].position >= 0)
+      *(uint2*)(hidden + (long)k.text[text].slot * HIDDEN + at) = make_uint2(both.x, both.y);
   }
   __syncthreads();
 }
@@ -256,8 +257,7 @@ __device__ __forceinline__ void residual_norm(float* act, int pitch, Known& k, c
 // columns) ----------------------------------------------------------------------------------------------------------------
 // out (TEXTS, QKV) = norm(x) . W + bias. Grid: QKV / (8 * QKV_C). The first layer has no delta but the embedding.
 template <int PARTS>
-__device__ __forceinline__ void qkv_of(const u16* matrix, const u16* bias, const Residual& r, float* out) {
-  extern __shared__ __align__(16) char shared[];
+__device__ __forceinline__ void qkv_of(char* shared, const u16* matrix, const u16* bias, const Residual& r, float* out) {
   __shared__ Known known;
   constexpr int N = STEPS(HIDDEN, WARPS), C = QKV_C, columns = 8 * C;
   float* act = (float*)shared;
@@ -291,10 +291,12 @@ __device__ __forceinline__ void qkv_of(const u16* matrix, const u16* bias, const
   }
 }
 extern "C" __global__ void __launch_bounds__(BLOCK, 2) first_qkv(const u16* m, const u16* bias, Residual r, float* out) {
-  qkv_of<0>(m, bias, r, out);
+  extern __shared__ __align__(16) char shared[];
+  qkv_of<0>(shared, m, bias, r, out);
 }
 extern "C" __global__ void __launch_bounds__(BLOCK, 2) qkv(const u16* m, const u16* bias, Residual r, float* out) {
-  qkv_of<DOWN_PARTS>(m, bias, r, out);
+  extern __shared__ __align__(16) char shared[];
+  qkv_of<DOWN_PARTS>(shared, m, bias, r, out);
 }
 
 // What the blocks of one KV head left: each block's own softmax average, the maximum (log2) and the sum of its exponentials.
@@ -632,7 +634,7 @@ struct Choice {
   u32* arrived;      // 0 between steps
   long long* token;  // (TEXTS) out
   float* logits;     // (texts, VOCAB) or null
-  u16* hidden;       // (texts, HIDDEN) out, fp16
+  u16* hidden;       // (slots, HIDDEN) fp16: each text's row at its slot, out
 };
 // logits = norm(x) . embedding^T, 8 vocabulary rows a warp at a time: lane (g, t) has row g, of each 32 columns 8t .. 8t + 8.
 extern "C" __global__ void __launch_bounds__(BLOCK, 2) lm_head(const u16* table, Residual r, Choice c) {
@@ -646,7 +648,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 2) lm_head(const u16* table,
   const int groups = VOCAB / 8, stride = gridDim.x * WARPS;
   pdl_trigger();
   u32 w[HEAD_LOADS][4];
-  int group = warp * gridDim.x + blockIdx.x;
+  int group = blockIdx.x * WARPS + warp;
   if (group < groups) {
 #pragma unroll
     for (int i = 0; i < HEAD_LOADS; ++i) load_weights(w[i], table + ((long)group * 8 + g) * HIDDEN + 32 * i + 8 * t);

@@ -47,6 +47,7 @@ class LmConfig:
     eos_token: str
     add_bos: bool
     chat_template: bool
+    rms_epsilon: float | None = None
 
     @classmethod
     def read(cls, path: Path) -> LmConfig:
@@ -63,6 +64,11 @@ class Runtime(BatchRuntime, Protocol):
     @property
     def lanes(self) -> tuple[str, ...]:
         """Names of the lanes that `use` takes; empty on the CPU."""
+        ...
+
+    @property
+    def decoder(self) -> str:
+        """What computes single tokens: "kernels", or "onnxruntime" with the reason where kernels might."""
         ...
 
     @property
@@ -175,7 +181,7 @@ class CausalLM:
                 block=batch,
                 width=width,
             )
-            runtime = DeviceLm.load(model_dir, placements, sizes)
+            runtime = DeviceLm.load(model_dir, placements, sizes, config.architecture, config.rms_epsilon)
         weights_bytes = (model_dir / "model.bin").stat().st_size
         return cls(config, tokenizer, chat, runtime, context_tokens, weights_bytes, width)
 
@@ -183,6 +189,11 @@ class CausalLM:
     def on_device(self) -> bool:
         """Whether it runs in lanes of a device and not on the CPU."""
         return bool(self._runtime.lanes)
+
+    @property
+    def decoder(self) -> str:
+        """What computes single tokens: "kernels", or "onnxruntime" with the reason where kernels might."""
+        return self._runtime.decoder
 
     @property
     def token_bytes(self) -> int:

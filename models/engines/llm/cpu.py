@@ -28,6 +28,7 @@ class CpuLm:
     """Body and head on the CPU. See models.engines.llm.causal_lm.Runtime."""
 
     lanes: tuple[str, ...] = ()
+    decoder = "onnxruntime"
 
     def __init__(self, session: ort.InferenceSession, head: LmHead, arena: CpuArena) -> None:
         self.head = head

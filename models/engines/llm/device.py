@@ -2,7 +2,8 @@
 
 One set of weights and one arena of caches serve every lane. Generating one token writes 16 bytes, replays two graphs
 that were captured for that text's slot, and reads back 8 bytes. Verifying drafted tokens works the same way, and
-so does a token of several texts: their run covers 2, 4 or 8 slots beside each other.
+so does a token of several texts: their run covers 2, 4 or 8 slots beside each other. Where the lane has a decoder of
+its own for the model (models.engines.llm.steps), that computes single tokens, of any slots, and the graphs the rest.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from models.engines.llm.head import F32, Ids
 from models.engines.llm.memory import ID_BYTES, LOGIT_ROWS, KvArena, Scratch, Sizes, padded_rows
 from models.engines.llm.session import Body, Rows, Step
+from models.engines.llm.steps import DecodesSteps, StepDecoder, StepModel, StepRow
 from models.engines.placement import Buffer, GraphSession, Placement, dtype_of
 from models.errors import InputError
 
@@ -35,6 +37,13 @@ class DeviceHidden:
     rows: Buffer
     graph_id: int
     wanted: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRows:
+    """Hidden states of several texts that a step decoder computed, each in its slot's row."""
+
+    parts: tuple[DeviceHidden, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +83,54 @@ class DeviceLm:
         self.lane_name = self.lanes[0]
         self._lanes = lanes
         self._bodies = bodies
+        self.decoders: dict[str, StepDecoder] = {}
+        self.decoder = "onnxruntime"
+        self.fresh: DeviceHidden | DecodedRows | None = None
+        """What the decoder computed last, while its logits and best tokens are still in `scratch`."""
         self._batches: dict[tuple[str, int, int], ort.IOBinding] = {}
         self._total = np.full(1, padded_rows(sizes.capacity), np.int32)
 
     @classmethod
-    def load(cls, model_dir: Path, placements: Mapping[str, Placement], sizes: Sizes) -> DeviceLm:
-        """Weights are loaded once, through the first placement. Raises ModelMissing and DeviceUnavailable."""
+    def load(
+        cls,
+        model_dir: Path,
+        placements: Mapping[str, Placement],
+        sizes: Sizes,
+        architecture: str = "",
+        rms_epsilon: float | None = None,
+    ) -> DeviceLm:
+        """Weights are loaded once, through the first placement. Raises ModelMissing (also for kernels that are not
+        compiled) and DeviceUnavailable.
+        """
         first = next(iter(placements.values()))
         weights = first.load_weights(model_dir)
         lanes = {name: LaneGraphs.open(model_dir, placement, weights) for name, placement in placements.items()}
         kind = dtype_of(next(iter(lanes.values())).body.inner.get_outputs()[0])
         arena = KvArena.allocate(first, sizes, kind)
         loaded = cls(lanes, sizes, arena, Scratch.allocate(first, sizes, kind), [])
+        slots = sizes.slots + sizes.block
+        hidden = first.allocate((slots, sizes.hidden), kind)
+        width = sizes.hidden * kind.itemsize
         loaded._bodies += [
-            DeviceBody(loaded, slot, first.allocate((1, sizes.hidden), kind))
-            for slot in range(sizes.slots + sizes.block)
+            DeviceBody(loaded, slot, hidden.part(slot * width, (1, sizes.hidden))) for slot in range(slots)
         ]
+        scratch = loaded.scratch
+        model = StepModel(architecture, rms_epsilon, sizes, weights, arena.layers, hidden, scratch.logits, scratch.best)
+        loaded._open_decoders(placements, model)
         loaded.wait()
         return loaded
+
+    def _open_decoders(self, placements: Mapping[str, Placement], model: StepModel) -> None:
+        """A decoder in every lane, or in none."""
+        for name, placement in placements.items():
+            if not isinstance(placement, DecodesSteps):
+                return
+            made = placement.step_decoder(model)
+            if isinstance(made, str):
+                self.decoder = f"onnxruntime: {made}"
+                return
+            self.decoders[name] = made
+        self.decoder = "kernels"
 
     @property
     def lane(self) -> LaneGraphs:
@@ -131,11 +170,28 @@ class DeviceLm:
             return -1
         return self.sizes.captured * (1 + self.sizes.drafts.index(count - 1)) + slot
 
-    def step(self, steps: Sequence[Step], others: Sequence[Step]) -> DeviceHidden:
-        """See Runtime. One run over the smallest aligned stretch of slots that holds all of them."""
+    def _decode(self, rows: Sequence[StepRow], hidden: DeviceHidden | DecodedRows) -> None:
+        """Queue one token of each text; the logits and best tokens are known with them."""
+        self.decoders[self.lane_name].step(rows)
+        self.fresh = hidden
+
+    def _row_graph(self, slot: int) -> int:
+        """The captured head over the row of that slot; -1 where there is none."""
+        return slot if slot < self.sizes.captured else -1
+
+    def step(self, steps: Sequence[Step], others: Sequence[Step]) -> DeviceHidden | DecodedRows:
+        """See Runtime. One run of the decoder, or one over the smallest aligned stretch of slots that holds all."""
         if len(steps) == 1:
             only = steps[0]
             return only.body.run([only.token], only.position, every_row=False)  # type: ignore[no-any-return]
+        decoder = self.decoders.get(self.lane_name)
+        if decoder is not None and len(steps) <= decoder.texts:
+            parts = tuple(
+                DeviceHidden(self._bodies[step.body.slot].row, self._row_graph(step.body.slot)) for step in steps
+            )
+            decoded = DecodedRows(parts)
+            self._decode([(step.token, step.position, step.body.slot) for step in steps], decoded)
+            return decoded
         slots = [step.body.slot for step in steps]
         first, texts = self._stretch(min(slots), max(slots))
         known = {step.body.slot: step for step in (*others, *steps)}
@@ -204,8 +260,10 @@ class DeviceLm:
             for body in self._bodies[: self.sizes.captured]:
                 for drafted in (0, *self.sizes.drafts):
                     for _ in range(STEPS_TO_CAPTURE):
-                        self.head.best_rows(body.run([0] * (1 + drafted), 0, every_row=drafted > 0))
-            for texts in self.sizes.sizes:
+                        hidden = body.run([0] * (1 + drafted), 0, every_row=drafted > 0)
+                        self.fresh = None  # the head's graph is captured too: it serves the rows of prompts
+                        self.head.best_rows(hidden)
+            for texts in self.sizes.sizes if name not in self.decoders else ():
                 for first in range(0, self.sizes.width, texts):
                     self._capture_batch(self.sizes.slots + first, texts)
         self.use(present)
@@ -246,6 +304,10 @@ class DeviceBody:
         finished on return: who asks between chunks whether to yield leaves nothing behind.
         """
         lm, count = self._lm, len(tokens)
+        if count == 1 and not every_row and lm.lane_name in lm.decoders:
+            hidden = DeviceHidden(self.row, lm._row_graph(self.slot))
+            lm._decode([(tokens[0], position, self.slot)], hidden)
+            return hidden
         last = position + count - 1
         self._total[0] = last + 1
         lm.lane.placement.write(lm.scratch.first(lm.scratch.feed, 1 + count), np.array([last, *tokens], np.int64))
@@ -343,7 +405,9 @@ class DeviceHead:
 
     def best(self, hidden: DeviceHidden, allowed: Ids | None = None) -> int:
         lane, scratch, rows = self._lm.lane, self._lm.scratch, hidden.rows.shape[0]
-        if rows == 1:
+        if hidden is self._lm.fresh:
+            pass
+        elif rows == 1:
             self._run_all(hidden)
         else:
             self._run(hidden.rows, rows - 1, 1)
@@ -364,16 +428,24 @@ class DeviceHead:
         lane.choose.run(binding)
         return int(lane.placement.read(scratch.chosen)[0])
 
-    def best_each(self, hidden: DeviceHidden, allowed: Sequence[Ids | None]) -> list[int]:
-        if hidden.wanted is None:
+    def best_each(self, hidden: DeviceHidden | DecodedRows, allowed: Sequence[Ids | None]) -> list[int]:
+        if isinstance(hidden, DecodedRows):
+            if hidden is not self._lm.fresh:
+                return [self.best(part, ids) for part, ids in zip(hidden.parts, allowed, strict=True)]
+            rows, wanted = len(hidden.parts), tuple(range(len(hidden.parts)))
+        elif hidden.wanted is None:
             return [self.best(hidden, ids) for ids in allowed]
-        self._run_all(hidden)
+        else:
+            self._run_all(hidden)
+            rows, wanted = hidden.rows.shape[0], hidden.wanted
         lane, scratch = self._lm.lane, self._lm.scratch
-        best = lane.placement.read(scratch.first(scratch.best, hidden.rows.shape[0]))[:, 0]
-        places = zip(hidden.wanted, allowed, strict=True)
+        best = lane.placement.read(scratch.first(scratch.best, rows))[:, 0]
+        places = zip(wanted, allowed, strict=True)
         return [int(best[row]) if ids is None else self._choose(row, ids) for row, ids in places]
 
-    def row(self, hidden: DeviceHidden, index: int) -> DeviceHidden:
+    def row(self, hidden: DeviceHidden | DecodedRows, index: int) -> DeviceHidden:
+        if isinstance(hidden, DecodedRows):
+            return hidden.parts[index]
         place = index if hidden.wanted is None else hidden.wanted[index]
         width = self._lm.sizes.hidden
         part = hidden.rows.part(place * width * hidden.rows.dtype.itemsize, (1, width))
@@ -381,8 +453,9 @@ class DeviceHead:
 
     def best_rows(self, hidden: DeviceHidden) -> Ids:
         read, scratch = self._lm.lane.placement.read, self._lm.scratch
-        if hidden.graph_id >= 0:
-            self._run_all(hidden)
+        if hidden is self._lm.fresh or hidden.graph_id >= 0:
+            if hidden is not self._lm.fresh:
+                self._run_all(hidden)
             return read(scratch.first(scratch.best, hidden.rows.shape[0]))[:, 0]
         out = []
         for start, count in _slices(hidden.rows.shape[0]):
@@ -421,6 +494,7 @@ class DeviceHead:
 
     def _run_all(self, hidden: DeviceHidden) -> None:
         """The head over all of a few rows, captured where their graph is."""
+        self._lm.fresh = None
         if hidden.graph_id < 0:
             self._run(hidden.rows, 0, hidden.rows.shape[0])
             return
@@ -432,6 +506,7 @@ class DeviceHead:
 
     def _run(self, rows: Buffer, start: int, count: int) -> None:
         """The head over `count` rows from row `start`, not captured."""
+        self._lm.fresh = None
         lane, width = self._lm.lane, self._lm.sizes.hidden
         binding = self._binding("head", lane.head)
         part = rows.part(start * width * rows.dtype.itemsize, (count, width))

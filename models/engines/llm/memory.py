@@ -104,6 +104,11 @@ class KvArena:
         layers = {name: whole.part(start + i * one, shape, np.dtype(dtype)) for i, name in enumerate(names)}
         return cls(layers, sizes.capacity, sizes.block)
 
+    @property
+    def layers(self) -> dict[str, Buffer]:
+        """ "key.0", "value.0", ...: every slot's rows."""
+        return self._layers
+
     def heads(self, slot: int, start: int, count: int) -> list[Buffer]:
         """`count` positions from `start` on of every head, (count, head_dim) each, in the order of `Rows`."""
         out = []
