@@ -177,8 +177,15 @@ def step_model(model: RowsModel, capacity: int, owner: object) -> StepModel:
     weights |= {"cos_1000000": model.cosine, "sin_1000000": model.sine}
     for index, layer in enumerate(model.layers):
         blk = f"blk.{index}."
-        names = ("attn_norm.weight", "+".join(f"attn_{part}.weight" for part in "qkv"), "attn_qkv.bias")
-        names += ("attn_output.weight", "ffn_norm.weight", "ffn_gate.weight+ffn_up.weight", "ffn_down.weight")
+        names = [
+            "attn_norm.weight",
+            "attn_q.weight+attn_k.weight+attn_v.weight",
+            "attn_qkv.bias",
+            "attn_output.weight",
+            "ffn_norm.weight",
+            "ffn_gate.weight+ffn_up.weight",
+            "ffn_down.weight",
+        ]
         weights |= {
             "+".join(blk + part for part in name.split("+")): values
             for name, values in zip(names, layer.values(), strict=True)

@@ -103,7 +103,7 @@ def test_a_prompt_of_the_graphs_goes_on_in_the_kernels(
     kernels: DeviceLm, graphs: DeviceLm, placement: KernelPlacement
 ) -> None:
     assert (kernels.decoder, graphs.decoder) == ("kernels", "onnxruntime")
-    answers = []
+    answers: list[Any] = []
     for lm in (kernels, graphs):
         ran = placement.driver.replayed
         session = opened(lm)
