@@ -90,7 +90,8 @@ class RunningText:
 class BatchLoop:
     """The batch of one task. `add` may be called from any thread.
 
-    mixed_chunk: most tokens of prompt that one turn computes while other texts wait for their next token.
+    mixed_chunk: most tokens of prompt that one turn computes while other texts wait for their next token; twice as many
+    for a text alone, behind which a spoken turn may wait.
     """
 
     def __init__(self, task: str, shared: Shared, lane: BatchLane, mixed_chunk: int) -> None:
@@ -284,9 +285,8 @@ class BatchLoop:
         if not rests:
             return
         rests.sort(key=lambda text: (text.waited_turns < _STARVED_TURNS, text.session.missing))
-        left = self._lane.chunk_tokens
-        if len(self._texts) > 1:
-            left = min(left, self._mixed_chunk)
+        alone = len(self._texts) == 1
+        left = min(self._lane.chunk_tokens, self._mixed_chunk * (2 if alone else 1))
         for text in rests:
             text.waited_turns += 1
             if left < 2:
