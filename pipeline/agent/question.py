@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.agent.car_tools import HERE, VEHICLE_ITEMS
+from pipeline.agent.car_tools import CAR_TOOLS, HERE, VEHICLE_ITEMS
 from pipeline.agent.tools import AgentTool, Toolset
 from pipeline.frames import Language
 from pipeline.nlu.evidence import Evidence, evidence_of, match_names
+from pipeline.nlu.intents.questions import asked
 from pipeline.nlu.lexicon import Lexicon
 from pipeline.nlu.phonetics import is_cjk, tokens_of
 from pipeline.vehicle.places import Places
@@ -47,7 +48,7 @@ _REACH = re.compile(
     r"\b(?:enough|make it|reach|get (?:to|there)|without charging)\b|够|能到|开得到|能不能.{0,4}(?:到|开)|到得了",
     re.IGNORECASE,
 )
-_FAR = re.compile(r"\b(?:far|distance|close|closer|near|nearer|kilometers?|km)\b|远|近|距离|公里", re.IGNORECASE)
+_FAR = re.compile(r"\b(?:far|distance|how close|closer|nearer|kilometers?|km)\b|远|近|距离|公里", re.IGNORECASE)
 _ITEMS: Mapping[str, re.Pattern[str]] = {
     "speed": re.compile(r"\b(?:speed|fast)\b|车速|速度", re.IGNORECASE),
     "outside_temperature": re.compile(r"\boutside\b|外面|车外|室外", re.IGNORECASE),
@@ -97,22 +98,27 @@ def lists_places(question: InfoQuestion) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """Kinds and places that the words name, in order. near: the one that others are to be near, None for the car."""
+    """Kinds and places that the words name, in order. near: the one that others are to be near, None for the car.
+    asks: something is asked or looked for; what is only told needs no information.
+    """
 
     text: str
     kinds: tuple[str, ...]
     places: tuple[str, ...]
     near: str | None
+    asks: bool
 
     @classmethod
     def of(cls, text: str, language: Language, lexicon: Lexicon, places: Places) -> _Said:
-        spans = _mentions(text, evidence_of(text, lexicon, language), places)
+        evidence = evidence_of(text, lexicon, language)
+        spans = _mentions(text, evidence, places)
         near = next((span for span in spans if _stands_near(text, span)), None) if len(spans) > 1 else None
         others = [span for span in spans if span is not near]
         kinds = [key for span in others for key in span.kinds[:1]]
         named = [span.place for span in spans if span.place is not None]
         key = None if near is None else near.place or near.kinds[0]
-        return cls(text, tuple(dict.fromkeys(kinds)), tuple(dict.fromkeys(named)), key)
+        asks = asked(evidence).is_question or any(words.search(text) for words in (_LISTS, _LOOKS, _REACH))
+        return cls(text, tuple(dict.fromkeys(kinds)), tuple(dict.fromkeys(named)), key, asks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +162,8 @@ def _stands_near(text: str, mention: _Mention) -> bool:
 def _allowed(tool: AgentTool, said: _Said, refs: tuple[str, ...]) -> Mapping[str, Any] | None:
     """The schema of the arguments that the words support; None where the tool is not for them."""
     text = said.text
+    if tool.name in CAR_TOOLS and not said.asks:
+        return None
     where = [*said.places, *said.kinds] or (list(refs) if _BEFORE.search(text) else [])
     looks = _LISTS.search(text) or (said.near is not None and _LOOKS.search(text))
     lists = bool(said.kinds) and bool(looks)

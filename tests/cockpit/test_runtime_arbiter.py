@@ -122,7 +122,7 @@ def test_status_shows_lanes_the_task_and_the_arm(assembly: Assembly, runtime: Ru
 def test_the_whole_chain_books_its_sessions_and_shows_its_memory_plan(assembly: Assembly, folder: Path) -> None:
     reply = json.loads(ctl(folder, "status", "--verbose", "--json"))
     sessions = {item["session"]: item["bytes"] for item in reply["status"]["eviction_candidates"]}
-    assert set(sessions) == {"chat-en", "chat-zh", "choose"}
+    assert set(sessions) == {"agent", "chat-en", "chat-zh", "choose"}
     planned = {line["name"]: line["count_bytes"] for line in reply["memory_plan"]["lines"]}
     assert planned["kv arena"] == KV_SESSIONS * assembly.parts.dialogue.chat_sessions["en"].kv_bytes
     assert dialogue(folder)["held_mb"] == pytest.approx(sum(sessions.values()) / 2**20)
