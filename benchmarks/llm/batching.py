@@ -197,7 +197,7 @@ def _short_ones(
         if long is not None and long.piece_s:
             break
         number += 1
-        start = number % 400 * 7
+        start = number * 7 % (len(filler) - SHORT_TOKENS)
         asked = Asked(service, filler[start : start + SHORT_TOKENS], SHORT_REPLY)
         finished, ms = asked.finished()
         took_ms.append(ms)
