@@ -67,7 +67,8 @@ class RowsShape:
 @dataclass(frozen=True, slots=True)
 class RowsTuning:
     """Columns that a thread loads at once in each matrix (2, 4 or 8); blocks that share one strip of `down`; positions
-    below which no further block joins a text's attention; whether kernels start before their predecessor ends."""
+    below which no further block joins a text's attention; 16-byte loads that a thread of the LM head has in flight at
+    most; whether kernels start before their predecessor ends."""
 
     qkv: int = 4
     o: int = 2
@@ -75,6 +76,7 @@ class RowsTuning:
     down: int = 2
     down_parts: int = 4
     split_least: int = 128
+    head_loads: int = 14
     early: bool = True
 
 
@@ -178,7 +180,7 @@ def rows_source(shape: RowsShape, tuning: RowsTuning | None = None) -> KernelSou
         "DOWN_C": t.down,
         "DOWN_PARTS": t.down_parts,
         "SPLIT_LEAST": t.split_least,
-        "HEAD_LOADS": next(count for count in range(14, 0, -1) if loads % count == 0),
+        "HEAD_LOADS": next(count for count in range(t.head_loads, 0, -1) if loads % count == 0),
     }
     return KernelSource("decode_rows.cu", tuple(f"{name}={value}" for name, value in defines.items()))
 
