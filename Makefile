@@ -31,6 +31,8 @@ gpu-check: ## on a machine with an NVIDIA GPU: lanes, gate and kernels; says pas
 
 gpu-bench: ## on a machine with an NVIDIA GPU and built models: engines, whole turns, isolation, the ONNX Runtime peer
 	@mkdir -p out/gpu
+	$(RUN_PYTHON) -m cockpit kernels build
+	$(RUN_PYTHON) -m benchmarks gpu_rows --out out/gpu/rows.json
 	$(RUN_PYTHON) -m benchmarks gpu_engine --out out/gpu/engine.json
 	$(RUN_PYTHON) -m benchmarks gpu_turn --compare-cpu --out out/gpu/turn.json
 	$(RUN_PYTHON) -m benchmarks isolation_engine --device cuda --out out/gpu/isolation-engine.json

@@ -122,7 +122,8 @@ class TextService:
         names = ("session", "dialogue", "cached_tokens", "busy")
         pool["sessions"] = [dict(zip(names, session, strict=True)) for session in pool["sessions"]]
         batch = {"limit": self._limit, "most": self.most_running, **self.stats.batches(), **self.lengths.shown()}
-        return {"running": running, "waiting": waiting, "batch": batch, "kv": pool, "tasks": self.stats.shown()}
+        counted = {"running": running, "waiting": waiting, "batch": batch, "kv": pool, "tasks": self.stats.shown()}
+        return {"decoder": self.model.decoder, **counted}
 
     def close(self) -> None:
         """Cancel what runs, wait for it, give the caches back."""

@@ -96,6 +96,7 @@ def test_what_the_api_counts_stands_in_the_status_and_in_top(served: Served) -> 
     assert "0 running, 0 waiting" in shown
     assert "batch: up to 4 of 4 texts" in shown
     assert counted["batch"]["steps"] > 0
+    assert counted["decoder"] == "onnxruntime"
     assert counted["tasks"]["dialogue_task"]["prefill_ms"]["p99"] > 0
 
 
