@@ -25,8 +25,10 @@ from cockpit.telemetry.watch import open_watch
 from models.errors import ModelUnusable
 from models.store.store import Store
 
-KV_SESSIONS = 5
-"""Running texts with a cache of their own: two of talk, one of choosing, one of the agent loop, one of warming up."""
+KV_SESSIONS = 6
+"""Running texts with a cache of their own: two of talk, one each of their summary, of choosing, of the agent loop and of
+warming up.
+"""
 WARM_TEXTS = 1
 """The same of a background model of its own: the one that warms up."""
 PROCESS_BYTES = 150 * MIB

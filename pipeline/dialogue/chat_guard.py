@@ -72,6 +72,19 @@ _FOREIGN_LETTERS = 24
 """So many characters without a Chinese one are no Mandarin answer."""
 
 
+_CAR: dict[Language, re.Pattern[str]] = {
+    "en": re.compile(
+        rf"\b(?:{_THINGS_EN}|(?:assistant|system) (?:has |have |was |will )*{_DEEDS}\w*)\b", re.IGNORECASE
+    ),
+    "zh": re.compile(rf"{_THINGS_ZH}|(?:助手|系统)[^，。！？]{{0,4}}(?:打开|关闭|开启|调|设|播放|启动|导航)"),
+}
+
+
+def names_the_car(text: str, language: Language) -> bool:
+    """Whether a text that retells talk names the car's things or a deed: from there it is one step to a claim."""
+    return _CAR[language].search(text) is not None
+
+
 class TalkFilter:
     """One reply. `push` pieces and speak what comes back; `done` says that nothing further will be let through."""
 

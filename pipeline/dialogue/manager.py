@@ -28,6 +28,7 @@ from pipeline.dialogue.chat_guard import TalkFilter
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler, fill
 from pipeline.dialogue.manual import Found, Manual, load_manual
 from pipeline.dialogue.plan import DecidedBy, Plan, as_result, asked_about, plan_of_choice, task_of
+from pipeline.dialogue.summary import Summary
 from pipeline.dialogue.tool_choice import Chooser
 from pipeline.frames import Language, ToolCall, ToolResult
 from pipeline.nlg.actions import say
@@ -95,6 +96,7 @@ class _Exchange:
     language: Language
     heard: str = ""
     last_call: ToolCall | None = None
+    talk: bool = False
 
 
 @dataclass(slots=True)
@@ -109,6 +111,7 @@ class DialogueManager:
     manual: Manual
     agent: Agent | None = None
     memory: TaskMemory = field(default_factory=TaskMemory)
+    older: Summary = field(default_factory=Summary)
     default_language: Language = "en"
     repeat_below: float = REPEAT_BELOW_LOGPROB
     reply_tokens: int = CHAT_TOKENS
@@ -160,6 +163,7 @@ class DialogueManager:
             manual=load_manual(),
             agent=looks_up,
             memory=memory,
+            older=Summary() if lm is None else Summary(lm, _session(lm, "summary")),
             default_language=default_language,
             reply_tokens=reply_tokens,
         )
@@ -356,7 +360,7 @@ class DialogueManager:
         """
         found = self.manual.find(text)
         if turn_id is not None:
-            self._exchange(turn_id, text if found is None else found.text, language)
+            self._exchange(turn_id, text if found is None else found.text, language).talk = True
         if found is not None or self.lm is None:
             self.chat_ttft_ms = 0.0
             yield _SILENT[language] if found is None else found.entry.say[language]
@@ -412,6 +416,8 @@ class DialogueManager:
             return True
         if self._open_chat:
             return False
+        if not self.older.write(cancelled, scheduler):
+            return False
         spoken = [exchange.language for exchange in reversed(self._history.values())] or [self.default_language]
         return all(self._prefilled(language, cancelled, scheduler) for language in dict.fromkeys(spoken))
 
@@ -459,9 +465,11 @@ class DialogueManager:
         if exchange is None:
             exchange = self._history[turn_id] = _Exchange(text, language)
             self.memory.begin(turn_id)
-        exchange.user, exchange.language = text, language
+        exchange.user, exchange.language, exchange.talk = text, language, False
         while len(self._history) > KEPT_EXCHANGES + 1:
-            self._history.popitem(last=False)
+            _, left = self._history.popitem(last=False)
+            if left.talk:
+                self.older.leaves(left.user, left.heard, left.language)
         return exchange
 
     def _last_call(self) -> ToolCall | None:
@@ -478,7 +486,7 @@ class DialogueManager:
         return self.lm.chat.encode(self._messages(language), self.lm.tokenizer, add_generation_prompt=False)
 
     def _messages(self, language: Language, turn_id: int | None = None) -> list[dict[str, str]]:
-        messages = [{"role": "system", "content": _SYSTEM[language]}]
+        messages = [{"role": "system", "content": _SYSTEM[language]}, *self.older.messages()]
         earlier = [e for known_id, e in self._history.items() if known_id != turn_id and e.heard]
         for exchange in earlier[-KEPT_EXCHANGES:]:
             messages.append({"role": "user", "content": exchange.user[:400]})

@@ -285,6 +285,38 @@ def test_what_was_said_is_computed_in_idle_time(assembly: Assembly, runtime: Run
     assert len(session.tokens) >= len(expected)
 
 
+def test_degraded_mode_pauses_the_work_of_idle_time_and_it_is_resumed(
+    assembly: Assembly, runtime: Runtime, shared: SchedulingService, folder: Path
+) -> None:
+    """The shipped profile: below its promise background is what waits, here the summary of older talk."""
+    arbiter, dialogue_manager = shared.dispatcher.arbiter, assembly.parts.dialogue
+    background, talking = arbiter.task_index[BACKGROUND], arbiter.task_index[DIALOGUE]
+    older = dialogue_manager.older
+    older.text = ""
+    older._pending.clear()
+    second_ns = 1_000_000_000
+    now_ns = time.monotonic_ns()
+    for second in range(6):  # one token a second, where eight are promised
+        arbiter.floor.generated(talking, 1, second_ns, now_ns + second * second_ns)
+    status = json.loads(ctl(folder, "status", "--json"))["status"]
+    assert status["degraded"]["active"]
+    assert status["degraded"]["paused"] == [BACKGROUND]
+    before = arbiter.queues.high_water[background]
+    older.leaves("My name is Ann and I love the sea.", "The sea is wonderful, Ann.", "en")
+    older.leaves("Which fish live in the sea?", "Tuna, cod and many others.", "en")
+    answered(runtime, assembly, "Set the driver temperature to 21 degrees")
+    until(lambda: arbiter.queues.high_water[background] > 0 or before)
+    assert older.text == ""
+    assert older.due, "it waits, and nothing of it is lost"
+    state = {task["name"]: task["state"] for task in json.loads(ctl(folder, "status", "--json"))["status"]["tasks"]}
+    assert state[BACKGROUND] == "paused (degraded)"
+    for second in range(6, 30):  # the promise is kept again
+        arbiter.floor.generated(talking, 20, second_ns, now_ns + second * second_ns)
+    assert not json.loads(ctl(folder, "status", "--json"))["status"]["degraded"]["active"]
+    until(lambda: not older.due)
+    assert older.messages() == [] or older.text in older.messages()[0]["content"]
+
+
 def test_the_arbiter_costs_a_turn_less_than_50_us(assembly: Assembly) -> None:
     """Time of this thread on a core: what else runs on the machine does not count."""
     scheduler = assembly.parts.scheduler

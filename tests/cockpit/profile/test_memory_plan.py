@@ -65,7 +65,7 @@ def test_a_plan_that_does_not_fit_is_refused_with_its_sum(profile_file: Callable
     assert result.exit_code == 2
     shown = json.loads(result.stdout)
     assert not shown["ok"]
-    assert "3072 MiB  kv arena (4 texts x 768 MiB: 32768 tokens of float32)" in shown["refused"]
+    assert "4608 MiB  kv arena (6 texts x 768 MiB: 32768 tokens of float32)" in shown["refused"]
     assert f"{shown['memory']['sum_bytes'] / 2**20:.0f} MiB  sum" in shown["refused"]
     assert "KV of dialogue_task 3072 MiB is above its memory_budget_mb of 10 MiB" in shown["refused"]
 
