@@ -41,7 +41,7 @@ def test_what_does_not_fit_is_refused_with_every_line_of_the_sum() -> None:
         ["100", "MiB", "lane:1"],
         ["800", "MiB", "sum"],
     ]
-    assert "6 texts x 50 MiB: 2048 tokens" in said[2]
+    assert "4 texts x 50 MiB: 2048 tokens" in said[2]
     assert "KV of talk 200 MiB is above its memory_budget_mb of 199 MiB: raise the budget" in said[5]
     assert "the sum of 800 MiB is above the limit of 790 MiB (79 % of 1000 MiB): choose smaller models" in said[6]
     assert caught.value.exit_code == 2

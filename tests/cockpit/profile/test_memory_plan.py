@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from cockpit.cli.profile import app
 from cockpit.profile.load import load_profile
-from cockpit.profile.memory_plan import ACTIVATION_BYTES, PROCESS_BYTES, estimate_latency, plan_memory
+from cockpit.profile.memory_plan import ACTIVATION_BYTES, KV_SESSIONS, PROCESS_BYTES, estimate_latency, plan_memory
 from cockpit.profile.sections import ControlSection
 from models.errors import InputError
 from models.store.registry import load_registry
@@ -42,7 +42,7 @@ def test_weights_are_the_built_files_and_the_cache_is_the_models_shape(
     folder = model_dir("qwen2.5-coder-0.5b-instruct")
     files = sum((folder / name).stat().st_size for name in ("model.onnx", "head.onnx", "model.bin"))
     assert sizes["qwen2.5-coder-0.5b-instruct"] == files
-    assert sizes["kv arena"] == 4 * 4096 * 2 * 24 * 2 * 64 * 4
+    assert sizes["kv arena"] == KV_SESSIONS * 4096 * 2 * 24 * 2 * 64 * 4
     assert plan.sum_bytes == sum(sizes.values())
     assert plan.fits
 
@@ -67,7 +67,7 @@ def test_a_plan_that_does_not_fit_is_refused_with_its_sum(profile_file: Callable
     assert not shown["ok"]
     assert "4608 MiB  kv arena (6 texts x 768 MiB: 32768 tokens of float32)" in shown["refused"]
     assert f"{shown['memory']['sum_bytes'] / 2**20:.0f} MiB  sum" in shown["refused"]
-    assert "KV of dialogue_task 3072 MiB is above its memory_budget_mb of 10 MiB" in shown["refused"]
+    assert "KV of dialogue_task 4608 MiB is above its memory_budget_mb of 10 MiB" in shown["refused"]
 
 
 def test_budgets_above_the_limit_are_refused(profile_file: Callable[[str], str]) -> None:
