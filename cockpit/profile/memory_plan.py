@@ -26,7 +26,7 @@ from models.errors import ModelUnusable
 from models.store.store import Store
 
 KV_SESSIONS = 6
-"""Running texts with a cache of their own: two of talk, one each of their summary, choosing, the agent loop, warming up."""
+"""Running texts with a cache of their own: two of talk, one each of their summary, choosing, the agent, warming up."""
 WARM_TEXTS = 1
 """The same of a background model of its own: the one that warms up."""
 PROCESS_BYTES = 150 * MIB
