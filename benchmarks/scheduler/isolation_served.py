@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import os
 import random
+import sys
 import tempfile
 import threading
 import time
@@ -263,10 +264,12 @@ def _measured(
                 }
                 if case == "beside":
                     result["load"] = order("stop")
+        result |= _ratios(result, loaded.profile.device)
+        sys.stderr.write(table(result) + "\n")  # whatever becomes of the end of the process
     finally:
         api.close()
         runtime.abort()
-    return result | _ratios(result, loaded.profile.device)
+    return result
 
 
 def _ratios(result: Mapping[str, Any], device: str) -> dict[str, Any]:
