@@ -15,7 +15,7 @@ from cockpit.arbiter.config import PolicyBounds
 from cockpit.arbiter.lanes import plan_lanes
 from cockpit.places import open_places
 from cockpit.profile.language_models import LanguageModel
-from cockpit.profile.memory_plan import KV_SESSIONS, WARM_TEXTS, device_memory_bytes, plan_of
+from cockpit.profile.memory_plan import KV_SESSIONS, device_memory_bytes, own_texts, plan_of
 from cockpit.profile.runnable import require_runnable
 from cockpit.profile.sections import Profile
 from cockpit.runtime import Parts, Sink
@@ -201,7 +201,7 @@ class _Loading:
             default_language=profile.asr.languages[0],
             reply_tokens=profile.llm.dialogue.max_reply_tokens,
             agent=setup_of(profile.agent),
-            agent_lm=self.agent_model(engines.model),
+            agent_lm=self.agent_model(engines),
         )
         models.opened.callback(dialogue.close)
         vad = models.load(factory.VADS, VAD, None)
@@ -252,9 +252,8 @@ class _Loading:
             model = _timed("llm", self.announce, lambda: self.language_model(talk, KV_SESSIONS, api_texts))
             background = model
             for own in others if api_texts else ():  # only requests of the API use it
-                background = _timed(
-                    "background llm", self.announce, partial(self.language_model, own, WARM_TEXTS, profile.api.requests)
-                )
+                load = partial(self.language_model, own, own_texts(profile, own), profile.api.requests)
+                background = _timed("background llm", self.announce, load)
         espeak = models.load(factory.PHONEMIZERS, PHONEMES, None)
         models.opened.callback(espeak.close)
         with self.growth.around("tts"):
@@ -264,11 +263,14 @@ class _Loading:
             _timed("tts", self.announce, tts.warm_up)
         return Engines(recogniser, voices, model, background, espeak, EngineTurns(), turns), tts
 
-    def agent_model(self, dialogue: CausalLM) -> CausalLM:
-        """The model of the agent loop: the dialogue's, or a further one that the profile names (on a CPU)."""
-        name, talk = self.profile.agent.model, self.profile.llm.dialogue
+    def agent_model(self, engines: Engines) -> CausalLM:
+        """The model of the agent loop: that of a role, or a further one that the profile names (on a CPU)."""
+        name, llm = self.profile.agent.model, self.profile.llm
+        talk = llm.dialogue
         if name is None or name == talk.model:
-            return dialogue
+            return engines.model
+        if name == llm.named("background") and engines.background is not engines.model:
+            return engines.background
         options = factory.LlmOptions(threads=talk.threads, context_tokens=talk.context_tokens, slots=1)
         return _timed("agent", self.announce, lambda: self.models.load(factory.LANGUAGE_MODELS, name, options))
 

@@ -59,8 +59,8 @@ def plan_of(
     peaks: activations measured on this device, lane name -> bytes; a GPU lane that is not in it counts with its cap. On
     a CPU activations are the process's own, so they count per stage. kv_sessions: texts with a cache of their own.
     """
-    arena, *others = _arenas(profile, arbiter, store, kv_sessions)
-    lines = [*_weights(profile, store), arena, *others]
+    arenas = list(_arenas(profile, arbiter, store, kv_sessions))
+    lines = [*_weights(profile, store), *(line for _, line in arenas)]
     if profile.device == "cpu":
         if kv_sessions > KV_SESSIONS and profile.api.parked_mb:
             lines.append(MemoryLine("parked texts", "kv", profile.api.parked_mb * MIB, "api.parked_mb"))
@@ -69,21 +69,35 @@ def plan_of(
         lines += lane_caps(plan_lanes(arbiter), peaks or {})
     if arbiter is None:
         return MemoryPlan(tuple(lines), 100.0, total_bytes)
-    needs = _needs(arbiter, arena, others)
+    needs = _needs(arbiter, arenas)
     return MemoryPlan(tuple(lines), arbiter.limits.max_gpu_memory_percent, total_bytes, needs)
 
 
-def _arenas(profile: Profile, arbiter: ArbiterConfig | None, store: Store, kv_sessions: int) -> Iterator[MemoryLine]:
-    """Keys and values of each language model's texts, the dialogue's first."""
-    for model in profile.llm.models:
+def _arenas(
+    profile: Profile, arbiter: ArbiterConfig | None, store: Store, kv_sessions: int
+) -> Iterator[tuple[LlmRole, MemoryLine]]:
+    """Keys and values of each language model's texts, the dialogue's first, with the role whose task owns them."""
+    talk, *_ = named = profile.llm.models
+    agent = profile.agent.model
+    models = list(named)
+    if agent is not None and agent not in {model.name for model in named}:
+        models.append(LanguageModel(agent, (), talk.threads, talk.context_tokens))
+    for model in models:
         name, slot = arena_name(model), _kv_slot(model, store)
+        role: LlmRole = model.roles[0] if model.roles else "dialogue"
         if slot is None:
-            yield MemoryLine(name, "kv", 0, f"{model.name} is not built here, so its shape is not known")
+            yield role, MemoryLine(name, "kv", 0, f"{model.name} is not built here, so its shape is not known")
             continue
-        own, texts = KV_SESSIONS, kv_sessions
-        if "dialogue" not in model.roles:
-            own, texts = WARM_TEXTS, WARM_TEXTS + profile.api.requests
-        yield replace(_arena(profile, arbiter, model.roles[0], slot, own, texts), name=name)
+        own = own_texts(profile, model)
+        texts = kv_sessions if model is talk else own + (profile.api.requests if model.roles else 0)
+        yield role, replace(_arena(profile, arbiter, role, slot, own, texts), name=name)
+
+
+def own_texts(profile: Profile, model: LanguageModel) -> int:
+    """Texts of a model that are the process's own, beside those of requests."""
+    if "dialogue" in model.roles:
+        return KV_SESSIONS
+    return (WARM_TEXTS if model.roles else 0) + (profile.agent.model == model.name)
 
 
 def _arena(
@@ -109,12 +123,12 @@ def arena_name(model: LanguageModel) -> str:
     return "kv arena" if "dialogue" in model.roles else f"kv arena of {model.name}"
 
 
-def _needs(arbiter: ArbiterConfig, arena: MemoryLine, others: Sequence[MemoryLine]) -> tuple[TaskNeed, ...]:
+def _needs(arbiter: ArbiterConfig, arenas: Sequence[tuple[LlmRole, MemoryLine]]) -> tuple[TaskNeed, ...]:
     """The caches against the budget of the task that owns them."""
     names = names_of(arbiter.tasks)
-    kv = {names["dialogue"]: arena.count_bytes}
-    for line in others:
-        kv[names["background"]] = kv.get(names["background"], 0) + line.count_bytes
+    kv: dict[str, int] = {}
+    for role, line in arenas:
+        kv[names[role]] = kv.get(names[role], 0) + line.count_bytes
     return tuple(
         TaskNeed(owner, count_bytes, arbiter.tasks[owner].memory_budget_mb * MIB)
         for owner, count_bytes in kv.items()
@@ -166,7 +180,7 @@ def _kv_slot(model: LanguageModel, store: Store) -> MemoryLine | None:
 
 
 def _allowances(profile: Profile) -> Iterator[MemoryLine]:
-    several = {"llm": len(profile.llm.models)}
+    several = {"llm": len({*(model.name for model in profile.llm.models), profile.agent.model} - {None})}
     for stage, one_bytes in ACTIVATION_BYTES.items():
         count_bytes = one_bytes * several.get(stage, 1)
         yield MemoryLine(f"{stage} activations", "activations", count_bytes, "allowance, measured with default models")

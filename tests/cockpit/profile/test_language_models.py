@@ -94,6 +94,22 @@ def test_the_plan_holds_each_models_weights_and_caches_once(written: Path, model
     assert own.task == ("background_task" if "background_task" in loaded.profile.tasks else "dialogue_task")
 
 
+def test_an_agents_model_is_planned_once_whatever_else_names_it(written: Path) -> None:
+    few = TWO + "api: {requests: 1}\n"
+    both = plan_memory(load_profile(write(written, few)), Store.open())
+    shared = plan_memory(load_profile(write(written, few + f"agent: {{model: {SMOL}}}\n")), Store.open())
+    assert [line.name for line in shared.lines] == [line.name for line in both.lines]
+    arena = f"kv arena of {SMOL}"
+    sizes = [{line.name: line.count_bytes for line in plan.lines}[arena] for plan in (both, shared)]
+    assert sizes[1] > sizes[0], "a further text"
+    alone = plan_memory(load_profile(write(written, f"extends: cpu\nagent: {{model: {SMOL}}}\n")), Store.open())
+    lines = {line.name: line for line in alone.lines}
+    assert lines[arena].count_bytes > 0
+    assert {need.task: need.kv_bytes for need in alone.needs} == {
+        "dialogue_task": lines[arena].count_bytes + lines["kv arena"].count_bytes
+    }
+
+
 def test_tasks_may_name_the_model_that_runs_them(written: Path) -> None:
     assert load_profile(write(written, TWO + f"tasks: {{background_task: {{model: {SMOL}}}}}\n"))
     assert "background_task runs" in fault(written, TWO + f"tasks: {{background_task: {{model: {QWEN}}}}}\n")

@@ -65,9 +65,12 @@ def test_a_plan_that_does_not_fit_is_refused_with_its_sum(profile_file: Callable
     assert result.exit_code == 2
     shown = json.loads(result.stdout)
     assert not shown["ok"]
-    assert "4608 MiB  kv arena (6 texts x 768 MiB: 32768 tokens of float32)" in shown["refused"]
+    assert (
+        f"{KV_SESSIONS * 768} MiB  kv arena ({KV_SESSIONS} texts x 768 MiB: 32768 tokens of float32)"
+        in shown["refused"]
+    )
     assert f"{shown['memory']['sum_bytes'] / 2**20:.0f} MiB  sum" in shown["refused"]
-    assert "KV of dialogue_task 4608 MiB is above its memory_budget_mb of 10 MiB" in shown["refused"]
+    assert f"KV of dialogue_task {KV_SESSIONS * 768} MiB is above its memory_budget_mb of 10 MiB" in shown["refused"]
 
 
 def test_budgets_above_the_limit_are_refused(profile_file: Callable[[str], str]) -> None:
