@@ -382,3 +382,12 @@ def test_every_voice_of_the_registry_is_taken_where_it_can_speak(tmp_path: Path)
         for name in registry.choices(role):  # type: ignore[arg-type]
             loaded = load_profile(write(tmp_path, f"extends: cpu\ntts: {{{key}: {name}}}\n"))
             assert getattr(loaded.profile.tts, key) == name
+
+
+def test_a_client_may_be_granted_navigation_on_a_gpu(tmp_path: Path) -> None:
+    """Its prompts of guidance are made on the voices' own lane, in navigation's turn: no lane of theirs is needed."""
+    text = 'extends: h200\napi: {grants: {"*": [dialogue_task], nav: [navigation_task, background_task]}}\n'
+    loaded = load_profile(write(tmp_path, text))
+    assert loaded.profile.api.grants["nav"] == ("navigation_task", "background_task")
+    missing = faults(tmp_path, 'extends: h200\napi: {grants: {"*": [navigation_tusk]}}\n')
+    assert "did you mean navigation_task?" in missing[0]
