@@ -144,6 +144,21 @@ def test_all_memory_goes_back_once(engines: CudaEngines, placement: CudaPlacemen
     assert not memory.blocks
 
 
+def test_a_lane_is_idle_before_a_session_of_it_ends(
+    engines: CudaEngines, placement: CudaPlacement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = engines.memory
+    assert isinstance(memory, HostMemory)
+    buffer = placement.allocate((3,), np.int32)
+    placement.write(buffer, np.arange(3, dtype=np.int32))
+    queued: list[int] = []
+    session = engines.opened(FakeInner(), captures=False)  # type: ignore[arg-type]
+    monkeypatch.setattr(session, "close", lambda: queued.append(len(memory.queued)))
+    assert memory.queued
+    engines.close()
+    assert queued == [0]
+
+
 def test_sessions_end_before_their_memory_even_where_a_binding_is_kept(engines: CudaEngines, tmp_path: Path) -> None:
     with WeightFile(tmp_path / "model.bin") as file:
         emitter = Emitter(file)
