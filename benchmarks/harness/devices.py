@@ -94,8 +94,10 @@ ON_CUDA = {"asr": "whisper-base-f16", "llm": "qwen2.5-coder-0.5b-instruct-f16", 
 
 
 @contextmanager
-def opened(kind: str, threads: int) -> Iterator[Bench]:
+def opened(kind: str, threads: int, kernels: Path | None = None) -> Iterator[Bench]:
     """kind "cuda": two wide lanes of the first GPU. "cpu": the same code on `threads` cores, to try it out.
+
+    kernels: the model cache whose decode kernels make single tokens, as in the product; None: ONNX Runtime does.
 
     Raises DeviceUnavailable without a usable GPU.
     """
@@ -104,11 +106,14 @@ def opened(kind: str, threads: int) -> Iterator[Bench]:
         return
     from benchmarks.harness.gpu import open_lanes
     from cockpit.device.cuda.driver import BoundDriver
+    from cockpit.device.cuda.kernel_store import KernelStore
     from cockpit.device.cuda.placement import CudaEngines
+    from cockpit.device.cuda_decode.serving import StepDecoders
 
     driver = BoundDriver()
     device = open_lanes(driver)
-    engines = CudaEngines(device)
+    decoders = None if kernels is None else StepDecoders(driver, device.facts, KernelStore(kernels))
+    engines = CudaEngines(device, decoders=decoders)
     lanes = ("dialogue:2", "navigation:2")
 
     def settle() -> None:

@@ -271,15 +271,16 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 @contextmanager
-def loaded(profile: str, context_tokens: int, random: Path | None) -> Iterator[Subject]:
-    """The model of a profile on its device, warm."""
+def loaded(profile: str, context_tokens: int, random: Path | None, *, with_kernels: bool) -> Iterator[Subject]:
+    """The model of a profile on its device, warm. with_kernels: on a GPU, single tokens as the product decodes them."""
     store = Store.open()
+    kernels = store.root if with_kernels else None
     if profile == "cpu":
         lm = CausalLM.load(store.ensure("qwen2.5-coder-0.5b-instruct"), context_tokens=context_tokens, batch=8)
         lm.warm_up()
         yield Subject(lm, "cpu", nullcontext)
         return
-    with opened("cuda" if profile == "h200" else "cpu", threads=2) as bench:
+    with opened("cuda" if profile == "h200" else "cpu", threads=2, kernels=kernels) as bench:
         lane = bench.lanes[0]
         folder = _random_folder(random) if random is not None else store.built(bench.models["llm"])
         device = bench.extra.get("cuda")
@@ -299,7 +300,7 @@ def _random_folder(tokenizer: Path) -> Path:
 
 
 def table(out: dict[str, Any]) -> str:
-    lines = ["texts in a run   ms   tokens/s   ratio"]
+    lines = [f"decoder: {out['decoder']}", "texts in a run   ms   tokens/s   ratio"]
     lines += [f"{r['batch']:14}{r['step_ms']:8.2f}{r['tokens_s']:9.1f}{r['ratio']:8.2f}" for r in out["steps"]]
     if "served" in out:
         s = out["served"]
@@ -340,12 +341,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--window-s", type=float, default=60.0, help="longest time beside the long prompt (60)")
     parser.add_argument("--only", default="steps,equal,served,beside", help="parts, comma-separated")
     parser.add_argument("--out", type=Path, help="write results here as they come")
+    parser.add_argument(
+        "--decoder",
+        choices=("kernels", "onnxruntime"),
+        default="kernels",
+        help="what makes single tokens on a GPU; by default what serves",
+    )
     parser.add_argument("--random", type=Path, help="folder with a tokenizer.json; weights are random")
     options = parser.parse_args(arguments)
     parts = options.only.split(",")
     context = max(1024, options.long + 256 if "beside" in parts else 0)
     out: dict[str, Any] = {"profile": options.profile, "context_tokens": context}
-    with loaded(options.profile, context, options.random) as subject:
+    with loaded(options.profile, context, options.random, with_kernels=options.decoder == "kernels") as subject:
+        out["decoder"] = subject.lm.decoder
         work: dict[str, Callable[[], Any]] = {
             "steps": lambda: steps(subject, SIZES, 20 if subject.device == "cpu" else 200),
             "equal": lambda: equality(subject, 32),
