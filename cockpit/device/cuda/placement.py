@@ -141,9 +141,8 @@ class CudaEngines:
     def close(self) -> None:
         """Destroy every session, then give all memory back; no engine may run any more. Safe to call twice.
 
-        A session uses its lane's stream once more when it goes, so none may be left for the end of the process. Every
-        lane must be idle before: a run that has returned may still have a callback in its stream that holds the last
-        reference to the session's page-locked memory, and CUDA lets no callback free memory: the process would abort.
+        A session uses its lane's stream once more when it goes, so none may be left for the end of the process, and
+        every lane is idle before: a callback in its stream must not hold the last reference to page-locked memory.
         """
         for lane in self._device.lanes.values() if self._sessions else ():
             self.memory.synchronise(lane.stream)

@@ -33,7 +33,12 @@ class Start:
 
 
 class CudaSession:
-    """A session on a lane's stream. `uncaptured`: runs that asked for a graph which was not captured at start."""
+    """A session on a lane's stream. `uncaptured`: runs that asked for a graph which was not captured at start.
+
+    Only replays of graphs are left to the stream. ONNX Runtime gives the page-locked memory of any other run back when
+    the run is waited for: unwaited, it would grow with every run, and be given back from a callback when the session
+    ends, where CUDA lets nobody free memory and the process would abort.
+    """
 
     def __init__(self, inner: ort.InferenceSession, start: Start, captures: bool) -> None:
         self.inner = inner
@@ -74,7 +79,8 @@ class CudaSession:
         known = self._options.get(graph_id)
         if known is None:
             known = self._options[graph_id] = ort.RunOptions()
-            known.add_run_config_entry("disable_synchronize_execution_providers", "1")
+            if self._captures and graph_id >= 0:
+                known.add_run_config_entry("disable_synchronize_execution_providers", "1")
             if self._captures:  # 0 is what a run without an id would get
                 known.add_run_config_entry("gpu_graph_id", str(graph_id + 1) if graph_id >= 0 else "-1")
         return known

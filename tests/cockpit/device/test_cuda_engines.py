@@ -184,12 +184,17 @@ class FakeInner:
 
     def __init__(self) -> None:
         self.ids: list[str] = []
+        self.waited: list[bool] = []
 
     def run_with_iobinding(self, binding: Any, options: ort.RunOptions) -> None:
+        self.ids.append(self._entry(options, "gpu_graph_id"))
+        self.waited.append(self._entry(options, "disable_synchronize_execution_providers") == "none")
+
+    def _entry(self, options: ort.RunOptions, name: str) -> str:
         try:
-            self.ids.append(options.get_run_config_entry("gpu_graph_id"))
+            return str(options.get_run_config_entry(name))
         except RuntimeError:
-            self.ids.append("none")
+            return "none"
 
 
 def test_graphs_are_captured_at_start_and_never_after(engines: CudaEngines) -> None:
@@ -202,6 +207,7 @@ def test_graphs_are_captured_at_start_and_never_after(engines: CudaEngines) -> N
     session.run(None, graph_id=0)
     session.run(None, graph_id=1)
     assert inner.ids == ["1", "-1", "1", "1", "-1"]
+    assert inner.waited == [False, True, False, False, True]
     assert session.uncaptured == 1
 
 
@@ -222,6 +228,7 @@ def test_a_session_without_graphs_ignores_the_id(engines: CudaEngines) -> None:
     inner = FakeInner()
     CudaSession(inner, engines.start, captures=False).run(None, graph_id=2)
     assert inner.ids == ["none"]
+    assert inner.waited == [True]
 
 
 def test_nothing_is_opened_after_start(engines: CudaEngines, placement: CudaPlacement, tmp_path: Path) -> None:
