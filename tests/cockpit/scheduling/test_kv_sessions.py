@@ -90,7 +90,7 @@ def car(model_dir: Callable[[str], Path]) -> Iterator[Car]:
 def test_chats_and_choices_are_booked_by_name_and_size(car: Car) -> None:
     status = car.status()
     by_name = {item["session"]: item for item in status["eviction_candidates"]}
-    assert set(by_name) == {"chat-en", "chat-zh", "choose"}, "from their warm-up on"
+    assert set(by_name) == {"agent", "chat-en", "chat-zh", "choose"}, "from their warm-up on"
     assert not car.scheduler.stopped
     car.chat()
     chooser = car.dialogue.chooser
@@ -111,10 +111,10 @@ def test_chats_and_choices_are_booked_by_name_and_size(car: Car) -> None:
     assert by_name["chat-en"]["age_s"] > 0
     assert not by_name["chat-en"]["running"]
     dialogue = next(task for task in status["tasks"] if task["name"] == DIALOGUE)
-    assert dialogue["held_mb"] == pytest.approx(3 * by_name["chat-en"]["bytes"] / 2**20)
+    assert dialogue["held_mb"] == pytest.approx(4 * by_name["chat-en"]["bytes"] / 2**20)
     shown = car.ctl("status", "--verbose")
     assert "chat-en" in shown
-    assert "3 sessions" in shown
+    assert "4 sessions" in shown
 
 
 def test_the_memory_plan_is_shown(car: Car) -> None:
