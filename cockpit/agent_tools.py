@@ -8,8 +8,8 @@ from typing import Any
 
 from cockpit.profile.sections import AgentSection
 from models.errors import ConfigError, InputError
-from pipeline.agent.agent import AgentSetup
 from pipeline.agent.car_tools import CAR_TOOLS
+from pipeline.agent.setup import AgentSetup
 from pipeline.agent.tools import AgentTool, Toolset
 
 

@@ -28,8 +28,8 @@ from benchmarks.peers.llama_server import HOW, llama_serving, program
 from models.engines.llm.causal_lm import CausalLM
 from models.errors import CockpitError
 from models.store.store import Store
-from pipeline.agent.agent import AgentSetup
 from pipeline.agent.question import question_of
+from pipeline.agent.setup import AgentSetup
 from pipeline.agent.tools import AgentTool
 from pipeline.dialogue.llm_steps import UNSCHEDULED
 from pipeline.dialogue.manager import DialogueManager

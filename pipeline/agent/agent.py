@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.session import LmSession
@@ -13,7 +13,8 @@ from pipeline.agent.memory import Offer, TaskMemory
 from pipeline.agent.question import InfoQuestion, lists_places, question_of
 from pipeline.agent.reply import Phrase, say_outcome, say_outcomes
 from pipeline.agent.runner import ToolRunner
-from pipeline.agent.tools import AgentCall, AgentTool, ToolOutcome, Toolset
+from pipeline.agent.setup import AgentSetup
+from pipeline.agent.tools import AgentCall, ToolOutcome, Toolset
 from pipeline.dialogue.llm_steps import LlmScheduler
 from pipeline.frames import Language, ToolCall
 from pipeline.nlu.interpreter import Clause, Parse
@@ -23,17 +24,6 @@ from pipeline.vehicle.tools import Toolbox
 _TRIPS = frozenset(("navigate_to", "ask_distance"))
 _CHARGE_ITEMS = frozenset(("battery", "range"))
 _TOLD_BY: Mapping[str, str] = {"ask_vehicle": "vehicle"}
-
-
-@dataclass(frozen=True, slots=True)
-class AgentSetup:
-    """What the profile says. tools: the integrator's, beside the car's own. ttl_s: by tool name. See AgentSection."""
-
-    max_rounds: int = 4
-    max_parallel: int = 4
-    tool_timeout_s: float = 2.0
-    ttl_s: Mapping[str, float] = field(default_factory=dict)
-    tools: tuple[AgentTool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,10 @@ from datetime import datetime
 
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.session import LmSession
-from pipeline.agent.agent import Agent, AgentSetup
+from pipeline.agent.agent import Agent
 from pipeline.agent.memory import RECENT_TURNS, TaskMemory
 from pipeline.agent.selection import Selection, selection_of
+from pipeline.agent.setup import AgentSetup
 from pipeline.agent.tools import ToolOutcome
 from pipeline.dialogue.chat_guard import TalkFilter
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler, fill

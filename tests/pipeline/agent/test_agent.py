@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.harness.injections import injections
 from models.engines.llm.causal_lm import CausalLM
-from pipeline.agent.agent import AgentSetup
+from pipeline.agent.setup import AgentSetup
 from pipeline.agent.tools import AgentTool
 from pipeline.dialogue.llm_steps import UnscheduledLlm
 from pipeline.dialogue.manager import DialogueManager
