@@ -119,7 +119,7 @@ def test_runs_that_the_arbiter_refuses_cost_their_turns_and_never_the_chain(
         if stage == "recognise":
             busy.setattr(parts.asr._recogniser, "transcribe", refuse)
         else:
-            busy.setattr(parts.tts._runs, "of", refuse)
+            busy.setattr(parts.tts._runs, "around", refuse)
         for _ in range(4):
             assert say(runtime)
     lost = runtime.turn_log.closed()
