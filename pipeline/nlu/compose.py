@@ -43,6 +43,13 @@ _MANOEUVRES = re.compile(
 """Forbidden acts whose Chinese verb and object stand apart: 变个道."""
 _WARM_UP = re.compile(r"\b(?:warm|heat) (?!seat)(?:\w+ ){1,4}up\b")
 _COOL_DOWN = re.compile(r"\bcool (?!seat)(?:\w+ ){1,4}down\b")
+_WISHED = re.compile(
+    r"\b(?:make|get|keep|want|need|like|have) (?:it|this|things|the (?:car|cabin|inside))(?: \w+){0,4}? "
+    r"(?:(?P<warm>warm|hot|toasty|cosy|cozy)|cool|cold|chilly)\b"
+    r"|(?:弄|搞)(?:得)?(?:(?P<zh_warm>暖|热)|凉|冷)"
+)
+"""How it shall become: "make it nice and warm" is no complaint that it is warm."""
+_NOT_WISHED = re.compile(r"\b(?:too|so|less|not|never|no|from|stop)\b|n't|[太好别不]")
 _SPEED_SET = re.compile(
     r"\b(?:set|increase|reduce|keep|hold|raise|lower|bring)\b(?: \w+)? (?:our|my|the|vehicle|car|driving|car's) speed\b"
     r"|\b(?:drive|go) (?:at|to) \w+(?: \w+)? (?:kilomet|miles|km)|(?:时速|车速).{0,4}[提加降减调升设]"
@@ -66,8 +73,8 @@ def compose(
     kept = [match for match in kept if not _denied(match, text, spans)]
     names = {tag for match in kept for tag in match.tags}
     added = set(_feelings(text, names)) | set(_direction(text, names))
-    if _WARM_UP.search(text) or _COOL_DOWN.search(text):
-        added.add("verb.warmer" if _WARM_UP.search(text) else "verb.cooler")
+    if direction := _wished(text):
+        added.add(direction)
         kept = [match for match in kept if not match.has("feel")] or kept
     if _SPEED_SET.search(text) and not names & {"device.fan", "device.wiper", "verb.play"}:
         added.add("forbid.accelerate")
@@ -93,6 +100,16 @@ def compose(
     first = kept[0]
     kept[0] = Match(first.start, first.end, (first.tags - {steering}) | added, first.cost)
     return kept
+
+
+def _wished(text: str) -> str:
+    """verb.warmer or verb.cooler where the words say how it shall become; empty otherwise."""
+    if _WARM_UP.search(text) or _COOL_DOWN.search(text):
+        return "verb.warmer" if _WARM_UP.search(text) else "verb.cooler"
+    wish = _WISHED.search(text)
+    if wish is None or _NOT_WISHED.search(text):
+        return ""
+    return "verb.warmer" if wish["warm"] or wish["zh_warm"] else "verb.cooler"
 
 
 def _homophone(text: str, numbers: Sequence[Number], spans: Sequence[tuple[int, int]]) -> Iterable[str]:

@@ -159,9 +159,14 @@ def _between_digits(tokens: list[Token]) -> list[tuple[int, int]]:
 
 
 def _unbroken(tokens: list[Token], lexicon: Lexicon) -> list[tuple[int, int]]:
-    """Token ranges that no joining word cuts: numbers ("nineteen and a half"), names ("和平饭店", "协和医院") and words
-    with it in their midst ("暖和一点").
+    """Token ranges that no joining word cuts: numbers ("nineteen and a half"), names ("和平饭店", "协和医院"), words
+    with it in their midst ("暖和一点") and how something shall be ("nice and warm").
     """
+    praised = [
+        (i, i + 3)
+        for i in range(len(tokens) - 1)
+        if tokens[i].text in ("nice", "good", "lovely") and tokens[i + 1].text == "and"
+    ]
     numbers = [(number.start, number.end) for number in find_numbers([token.text for token in tokens])]
     named = ("place", "kind", "device", "music", "command")
     said = [match for match in lexicon.find(tokens) if match.cost == 0.0]
@@ -175,7 +180,12 @@ def _unbroken(tokens: list[Token], lexicon: Lexicon) -> list[tuple[int, int]]:
         and tokens[match.start - 1].text == "和"
         and match.start - 2 not in covered
     ]
-    return numbers + names + [(match.start + 1, match.end) for match in said if match.has("verb") or match.has("feel")]
+    return (
+        praised
+        + numbers
+        + names
+        + [(match.start + 1, match.end) for match in said if match.has("verb") or match.has("feel")]
+    )
 
 
 def _splitter_at(tokens: list[Token], i: int) -> int:

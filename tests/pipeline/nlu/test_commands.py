@@ -234,3 +234,23 @@ def test_a_command_heard_doubtfully_does_not_end_the_turn(car: tuple[DialogueMan
     dialogue, _ = car
     assert dialogue.is_complete("set the driver temperature to 22 degrees", "en", avg_logprob=-0.2)
     assert not dialogue.is_complete("set the driver temperature to 22 degrees", "en", avg_logprob=-0.9)
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "change"),
+    [
+        ("make it nice and warm in here", "en", 2.0),
+        ("I'd like it warm", "en", 2.0),
+        ("keep it nice and cool please", "en", -2.0),
+        ("can you get the car cold", "en", -2.0),
+        ("把车里弄热", "zh", 2.0),
+        ("车里弄得凉快点", "zh", -2.0),
+        ("it's warm in here", "en", -2.0),
+        ("it is far too warm", "en", -2.0),
+        ("make it less hot", "en", -2.0),
+    ],
+)
+def test_how_it_shall_become_is_no_complaint_that_it_is_so(text: str, language: Language, change: float) -> None:
+    parse = DialogueManager.create(EmbeddedTree(load_signals())).interpreter.parse(text, language)
+    calls = [clause.call for clause in parse.clauses]
+    assert [(call.name, call.arguments["value"]) for call in calls] == [("set_temperature", change)]
