@@ -12,20 +12,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from cockpit.api.errors import ApiError, invalid
 from cockpit.api.generation import Finished, Generation, Piece, StopTexts, given_up
 from cockpit.api.lengths import LengthsSeen
-from cockpit.api.sessions import Seat, SessionPool
+from cockpit.api.sessions import LEAST_TOKENS, Seat, SessionPool
 from cockpit.api.stats import TextStats
 from cockpit.scheduling.batch_lease import BatchLane, Member
 from cockpit.scheduling.dispatcher import Refused
 from models.engines.llm.batch import TextBatch
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.sampling import Sampler
-from models.engines.llm.session import Continuation, Hidden, LmSession
+from models.engines.llm.session import Continuation, Hidden, LmSession, common
 from models.engines.llm.tokenizer import TextStream
 from models.errors import InputError
 
@@ -60,7 +60,8 @@ class Shared(Protocol):
 @dataclass(slots=True)
 class RunningText:
     """One request at work. prompt_ns, first_ns, last_ns: when its prompt was computed, its first and its last token
-    came. new: tokens of this turn. held: it waits for memory. ended: its answer is whole.
+    came. new: tokens of this turn. held: it waits for memory. ended: its answer is whole. waits_for: another text that
+    computes the same first `shared` tokens now; they are copied then.
     """
 
     generation: Generation
@@ -80,7 +81,9 @@ class RunningText:
     new: int = 0
     waited_turns: int = 0
     held: bool = False
-    ended: bool = field(default=False)
+    ended: bool = False
+    waits_for: RunningText | None = None
+    shared: int = 0
 
     @property
     def session(self) -> LmSession:
@@ -260,7 +263,26 @@ class BatchLoop:
             shared.pool.give(seat)
             self._refuse(generation, invalid(str(error)))
             return
+        self._wait_for_the_same(text)
         self._texts.append(text)
+
+    def _wait_for_the_same(self, text: RunningText) -> None:
+        """Where an earlier text computes at least half of what this one lacks, it is computed once, and copied."""
+        session = text.session
+        for other in self._texts:
+            shared = common(other.session.tokens, session.tokens)
+            half = session.cached + max(LEAST_TOKENS, session.missing // 2)
+            if other.session.cached < shared >= half and shared > text.shared:
+                text.waits_for, text.shared = other, shared
+
+    def _take_over(self, text: RunningText) -> None:
+        """Copy the beginning once it is computed, or its text is gone; what is missing then is computed."""
+        other, prompt = text.waits_for, text.generation.request.prompt
+        if any(going is other and going.session.cached < text.shared for going in self._texts):
+            return
+        text.waits_for = None
+        text.cached = self._shared.pool.prepare(text.seat, prompt, self._copying)
+        text.session.begin(prompt)
 
     def _copying(self) -> None:
         """Between two parts of a long copy. A lane that is lost here is noticed at the end of the turn."""
@@ -281,7 +303,10 @@ class BatchLoop:
     # --- prompts ---------------------------------------------------------------------------------------------------
     def _prefill(self) -> None:
         """Up to one chunk: shorter rests first, so that a long prompt holds up no short one, but it is not starved."""
-        rests = [text for text in self._texts if not text.ended and text.session.missing > 1]
+        for text in self._texts:
+            if text.waits_for is not None:
+                self._take_over(text)
+        rests = [text for text in self._texts if not text.ended and not text.waits_for and text.session.missing > 1]
         if not rests:
             return
         rests.sort(key=lambda text: (text.waited_turns < _STARVED_TURNS, text.session.missing))

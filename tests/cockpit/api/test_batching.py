@@ -71,6 +71,17 @@ def request(lm: CausalLM, question: str, most: int = 12, **options: Any) -> Text
     return TextRequest(tuple(ids), TASK, most, **options)
 
 
+def test_a_beginning_that_several_need_at_once_is_computed_once(lm: CausalLM, service: TextService) -> None:
+    beginning = "The driver asked for a warmer cabin before the motorway, and it began to rain. " * 12
+    requests = [request(lm, beginning + question, 4) for question in QUESTIONS]
+    together = [asked.answer()[0] for asked in [Asked(service, one) for one in requests]]
+    computed = service.stats.shown()[TASK]["prefill_tokens"]
+    longest = max(len(one.prompt) for one in requests)
+    assert sum(len(one.prompt) for one in requests) > 3 * longest
+    assert computed < 2 * longest
+    assert [Asked(service, one).answer()[0] for one in requests] == together
+
+
 def test_each_answer_is_the_one_it_would_get_alone(lm: CausalLM, service: TextService) -> None:
     requests = [request(lm, question) for question in QUESTIONS]
     alone = [Asked(service, each).answer()[0] for each in requests]
