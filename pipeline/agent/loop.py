@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+from models.engines.base import never_cancelled
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.grammar import JSON_STYLE, Grammar
 from models.engines.llm.session import LmSession
@@ -49,10 +50,6 @@ _EXAMPLES: tuple[tuple[str, str], ...] = (
 )
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,23}")
 _TEXT = "(text)"
-
-
-def _never() -> bool:
-    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,7 @@ class AgentLoop:
         question: InfoQuestion,
         known: Sequence[Place] = (),
         *,
-        cancelled: Callable[[], bool] = _never,
+        cancelled: Callable[[], bool] = never_cancelled,
         scheduler: LlmScheduler = UNSCHEDULED,
     ) -> AgentAnswer:
         """Ask the tools. known: places of earlier turns, "#1" first. Changes nothing in the car."""
@@ -137,7 +134,7 @@ class AgentLoop:
             ttft_ms = ttft_ms or (time.perf_counter() - start_s) * 1e3
             if calls is None or cancelled() or scheduler.stopped:
                 return AgentAnswer(cut=True, rounds=rounds)
-            fresh = [call for call in _about_each(calls, question) if _key(call) not in talk.made]
+            fresh = [call for call in _about_each(calls, question) if call.key not in talk.made]
             if not fresh or not self._run(talk, fresh, cancelled, scheduler):
                 if cancelled():
                     return AgentAnswer(cut=True, rounds=rounds)
@@ -157,7 +154,7 @@ class AgentLoop:
         self, talk: _Talk, calls: Sequence[AgentCall], cancelled: Callable[[], bool], scheduler: LlmScheduler
     ) -> bool:
         """Run one round's calls and write their results down for the next; False when there is to be none."""
-        talk.made.update(map(_key, calls))
+        talk.made.update(call.key for call in calls)
         tools = self.runner.tools
         talk.acts += [call for call in calls if tools[call.name].acts]
         reads = [call for call in calls if not tools[call.name].acts]
@@ -228,7 +225,7 @@ class AgentLoop:
             if all(set(part) == {"type", "enum"} for part in properties.values()):
                 choices = product(*(part["enum"] for part in properties.values()))
                 calls = [dict(zip(properties, values, strict=True)) for values in choices]
-                left = [one for one in calls if _key(AgentCall(name, one)) not in talk.made]
+                left = [one for one in calls if AgentCall(name, one).key not in talk.made]
                 schemas += [_call_schema(name, {"const": one}) for one in left]
             elif not any(call.name == name for call in talk.acts):
                 schemas.append(_call_schema(name, schema))
@@ -310,7 +307,7 @@ def _about_each(calls: Sequence[AgentCall], question: InfoQuestion) -> list[Agen
             made += [AgentCall(call.name, {**call.arguments, "place": place}) for place in question.compared]
         else:
             made.append(call)
-    return list({_key(call): call for call in made}.values())
+    return list({call.key: call for call in made}.values())
 
 
 def _with_places(schema: Mapping[str, Any], found: Sequence[str]) -> dict[str, Any]:
@@ -325,7 +322,3 @@ def _with_places(schema: Mapping[str, Any], found: Sequence[str]) -> dict[str, A
 
 def _seen(known: Sequence[Place]) -> str:
     return f"\n(named before: #1 to #{len(known)})" if known else ""
-
-
-def _key(call: AgentCall) -> str:
-    return call_text(call)

@@ -103,13 +103,13 @@ class ToolRunner:
         """
         jobs: dict[str, _Job | ToolOutcome] = {}
         for call in calls:
-            key = _key(call)
+            key = call.key
             if key not in jobs:
                 jobs[key] = self._begin(call, key)
         waiting = [job for job in jobs.values() if isinstance(job, _Job)]
         if waiting and not self._wait(waiting, cancelled, on_wait):
             return None
-        return [self._ended(jobs[_key(call)]) for call in calls]
+        return [self._ended(jobs[call.key]) for call in calls]
 
     def close(self) -> None:
         """Run nothing more. Threads that wait end; abandoned calls end when they end, and keep no process alive."""
@@ -189,7 +189,7 @@ class ToolRunner:
         outcome, tool = job.outcome, job.tool
         ttl_s = self._ttl_s.get(tool.name, tool.ttl_s)
         if outcome.status == "done" and ttl_s and not tool.acts:
-            self._cache.put(_key(job.call), outcome.result, self._clock_ns() + round(ttl_s * NS_PER_S))
+            self._cache.put(job.call.key, outcome.result, self._clock_ns() + round(ttl_s * NS_PER_S))
         return outcome
 
     def _work(self) -> None:
@@ -230,7 +230,3 @@ def _called(job: _Job) -> ToolOutcome:
     if job.tool.acts and result.get("confirmed") is not True:
         return ToolOutcome(job.call, "failed", result, reason=UNCONFIRMED)
     return ToolOutcome(job.call, "done", result)
-
-
-def _key(call: AgentCall) -> str:
-    return f"{call.name} {json_codec.dumps_text(sorted(call.arguments.items()))}"

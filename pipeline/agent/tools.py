@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from models.errors import InputError
 from pipeline.frames import Language
-from pipeline.json_codec import SchemaMismatch, validator
+from pipeline.json_codec import SchemaMismatch, dumps_text, validator
 from pipeline.vehicle.schemas import TOOL_NAMES
 
 Arguments = Mapping[str, Any]
@@ -110,6 +110,11 @@ class AgentCall:
 
     name: str
     arguments: Arguments
+
+    @property
+    def key(self) -> str:
+        """The same for equal calls, in whatever order their arguments are written."""
+        return f"{self.name} {dumps_text(sorted(self.arguments.items()))}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from models.engines.base import never_cancelled
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.session import LmSession
 from pipeline.agent.agent import Agent
@@ -78,10 +79,6 @@ def _explained(found: Found | None, parse: Parse) -> bool:
     """True where the manual's answer goes before the calls that the words support."""
     about_now = any(clause.call.name in ("ask_vehicle", "ask_distance") for clause in parse.clauses)
     return found is not None and found.certain and (found.exact or not about_now)
-
-
-def _never() -> bool:
-    return False
 
 
 def _session(lm: CausalLM, name: str) -> LmSession:
@@ -195,7 +192,7 @@ class DialogueManager:
         *,
         avg_logprob: float | None = None,
         turn_id: int | None = None,
-        cancelled: Callable[[], bool] = _never,
+        cancelled: Callable[[], bool] = never_cancelled,
         scheduler: LlmScheduler = UNSCHEDULED,
     ) -> Plan:
         """What the text means; changes nothing. A plan whose open choice was `cancelled` in its midst is `cut`.
@@ -351,7 +348,7 @@ class DialogueManager:
         language: Language,
         *,
         turn_id: int | None = None,
-        cancelled: Callable[[], bool] = _never,
+        cancelled: Callable[[], bool] = never_cancelled,
         scheduler: LlmScheduler = UNSCHEDULED,
     ) -> Iterator[str]:
         """Stream an answer of at most two sentences: the manual's, else the model's. Never half a character.
@@ -406,7 +403,9 @@ class DialogueManager:
         if not talk.said.strip():
             yield _UNSURE[language]
 
-    def prepare(self, cancelled: Callable[[], bool] = _never, *, scheduler: LlmScheduler = UNSCHEDULED) -> bool:
+    def prepare(
+        self, cancelled: Callable[[], bool] = never_cancelled, *, scheduler: LlmScheduler = UNSCHEDULED
+    ) -> bool:
         """Prefill what was said so far, so that the next chat only computes its own words. For idle time after a turn.
 
         Every language of the history is prefilled, the last one first; where nothing changed that costs about a

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from models.engines.base import never_cancelled
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.grammar import Grammar
 from models.engines.llm.session import LmSession
@@ -28,10 +29,6 @@ _EXAMPLES = (
     ("make the music louder", ToolCall("set_volume", {"target": "media", "action": "change", "value": 10.0})),
 )
 HEARD_CHARACTERS = 200
-
-
-def _never() -> bool:
-    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ class Chooser:
         text: str,
         calls: Sequence[ToolCall],
         *,
-        cancelled: Callable[[], bool] = _never,
+        cancelled: Callable[[], bool] = never_cancelled,
         scheduler: LlmScheduler = UNSCHEDULED,
         ahead: bool = False,
         task: Task = "dialogue",

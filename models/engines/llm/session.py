@@ -13,7 +13,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
-from models.engines.base import TokenConstraint
+from models.engines.base import TokenConstraint, never_cancelled
 from models.engines.llm.head import F32, Ids
 from models.errors import InputError
 
@@ -28,10 +28,6 @@ COPY_TOKENS = 1024
 """Tokens whose rows are copied before a boundary: a few milliseconds."""
 _WRITES = 64
 """Runs that a text remembers; who copies from it while more of them go by starts anew."""
-
-
-def _never() -> bool:
-    return False
 
 
 def _no_boundary() -> None:
@@ -290,7 +286,7 @@ class LmSession:
         tokens: Sequence[int],
         *,
         chunk: int = DEFAULT_CHUNK,
-        cancelled: Callable[[], bool] = _never,
+        cancelled: Callable[[], bool] = never_cancelled,
         at_boundary: Callable[[], None] = _no_boundary,
     ) -> int:
         """Make the text `tokens`: what it shares with the cache is kept, the rest computed. Returns how many were kept.
@@ -374,7 +370,7 @@ class LmSession:
         tokens: Sequence[int],
         *,
         chunk: int = DEFAULT_CHUNK,
-        cancelled: Callable[[], bool] = _never,
+        cancelled: Callable[[], bool] = never_cancelled,
         at_boundary: Callable[[], None] = _no_boundary,
     ) -> None:
         """Append `tokens` to the text and compute them, `chunk` at a time. Raises InputError when they do not fit."""
@@ -390,7 +386,7 @@ class LmSession:
         *,
         max_new_tokens: int,
         constraint: TokenConstraint | None = None,
-        cancelled: Callable[[], bool] = _never,
+        cancelled: Callable[[], bool] = never_cancelled,
         at_boundary: Callable[[], None] = _no_boundary,
         choose: Callable[[Hidden, Ids | None], int] | None = None,
     ) -> Iterator[int]:
@@ -474,7 +470,7 @@ class LmSession:
     def hidden(self) -> Hidden:
         """Hidden state of the last token: what the head takes. Raises InputError for an empty text."""
         self._check(self._tokens)
-        self._flush(DEFAULT_CHUNK, _never, _no_boundary)
+        self._flush(DEFAULT_CHUNK, never_cancelled, _no_boundary)
         assert self._hidden is not None
         return self._hidden
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.llm.batching import QUESTIONS
 from models.engines.llm.batch import TextBatch
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.session import Continuation, LmSession, ParkedText
@@ -16,16 +17,6 @@ from models.errors import InputError
 
 SERVED = "qwen2.5-coder-0.5b-instruct"
 EXACT = "smollm2-135m-instruct-f32"
-QUESTIONS = (
-    "What is the capital of France?",
-    "Count from one to twenty.",
-    "请用中文说你好",
-    "Why is the sky blue?",
-    "Name three colours.",
-    "现在几点了?",
-    "How do I open a window?",
-    "Tell me about winter tyres.",
-)
 TIE = 0.1
 """Two logits nearer than this are a tie: a run of one row rounds its int8 activations other than a run of several."""
 
