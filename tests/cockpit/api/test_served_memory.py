@@ -19,11 +19,11 @@ from cockpit.cli.o3ctl import app
 from cockpit.client import Cockpit
 from cockpit.profile.load import load_profile
 from cockpit.scheduling.engine_turns import EngineTurns
-from cockpit.scheduling.service import SchedulingPlan, open_service
+from cockpit.scheduling.service import SchedulingPlan, SchedulingService, open_service
 from models.engines.llm.causal_lm import CausalLM
 from tests.support.arbiter_config import patient
 from tests.support.paths import short_folder
-from tests.support.waiting import until
+from tests.support.waiting import LONG_S, until
 
 QUESTION = "Why is the sky blue?"
 PARTS = SimpleNamespace(guidance=None)
@@ -35,6 +35,7 @@ class Served:
 
     api: Api
     control: Path
+    service: SchedulingService
 
     def ctl(self, *words: str) -> str:
         result = CliRunner().invoke(app, [*words, "--socket", str(self.control)], env={"COLUMNS": "200"})
@@ -61,7 +62,7 @@ def served(model_dir: Callable[[str], Path]) -> Iterator[Served]:
         )
         assembly = SimpleNamespace(engines=engines, placements=SimpleNamespace(llm=None), service=service, parts=PARTS)
         api = open_api(loaded.profile, cast(Assembly, assembly), folder / "api.sock")
-        yield Served(api, folder / "o3.sock")
+        yield Served(api, folder / "o3.sock", service)
         api.close()
         service.close()
 
@@ -100,6 +101,26 @@ def test_what_the_api_counts_stands_in_the_status_and_in_top(served: Served) -> 
     assert counted["tasks"]["dialogue_task"]["prefill_ms"]["p99"] > 0
 
 
+def test_a_long_background_text_is_sliced_where_a_short_request_waits(served: Served) -> None:
+    """The short one is answered in its midst; the long one waits at a token and says what it says alone."""
+    path, long = str(served.api.server.path), {"task": "background", "max_tokens": 150}
+    alone = Cockpit(path, LONG_S).chat("Count from one to forty in words.", **long)
+    dispatcher = served.service.dispatcher
+    gate = dispatcher.gates[dispatcher.arbiter.task_index["background_task"]]
+    waits = gate.waits
+    for _ in range(6):  # the long one may be over before the short one comes
+        going = Cockpit(path, LONG_S).chat_stream("Count from one to forty in words.", **long)
+        said = [next(going)]
+        rest = ThreadPoolExecutor(1).submit(list, going)
+        assert Cockpit(path, LONG_S).chat(QUESTION, task="dialogue", max_tokens=2)
+        in_its_midst = not rest.done()
+        assert "".join([*said, *rest.result(LONG_S)]) == alone
+        if in_its_midst:
+            break
+    assert in_its_midst
+    assert gate.waits > waits
+
+
 def test_dozens_of_sessions_are_served_while_the_arbiter_evicts(model_dir: Callable[[str], Path]) -> None:
     """Their caches are more than the task's memory: the oldest go, everybody is answered, and o3ctl shows it."""
     loaded = load_profile("cpu")
@@ -115,7 +136,7 @@ def test_dozens_of_sessions_are_served_while_the_arbiter_evicts(model_dir: Calla
         )
         assembly = SimpleNamespace(engines=engines, placements=SimpleNamespace(llm=None), service=service, parts=PARTS)
         api = open_api(loaded.profile, cast(Assembly, assembly), folder / "api.sock")
-        crowd = Served(api, folder / "o3.sock")
+        crowd = Served(api, folder / "o3.sock", service)
         try:
             with ThreadPoolExecutor(6) as clients:
                 answers = list(clients.map(crowd.ask, [f"dialogue-{number}" for number in range(24)]))
