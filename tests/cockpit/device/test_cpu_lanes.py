@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -107,8 +108,15 @@ def identity_model(path: Path) -> Path:
     return path
 
 
-def own_threads() -> dict[int, set[int]]:
-    return {int(p.name): os.sched_getaffinity(int(p.name)) for p in Path("/proc/self/task").iterdir()}
+def pool_threads() -> dict[int, set[int]]:
+    """Native thread -> its cores, without Python's own: one of an earlier test may still come or go."""
+    ours = {thread.native_id for thread in threading.enumerate()}
+    cores = {}
+    for entry in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):  # it ended since the folder was read
+            if (thread := int(entry.name)) not in ours:
+                cores[thread] = os.sched_getaffinity(thread)
+    return cores
 
 
 @two_cores
@@ -121,14 +129,14 @@ def test_sessions_stay_in_their_lane(tmp_path: Path, clusters: tuple[str, ...]) 
     options.inter_op_num_threads = settings.inter_op_num_threads
     for key, value in settings.config.items():
         options.add_session_config_entry(key, value)
-    before = set(own_threads())
+    before = set(pool_threads())
     session = ort.InferenceSession(
         str(identity_model(tmp_path / "m.onnx")), options, providers=list(settings.providers)
     )
     assert session.get_providers()[0] == settings.providers[0]
     wanted = [{core} for core in device.lanes["nav"].cores[1:]]
     # A pool's thread pins itself some moments after it was made.
-    until(lambda: [cores for thread, cores in own_threads().items() if thread not in before] == wanted)
+    until(lambda: [cores for thread, cores in pool_threads().items() if thread not in before] == wanted)
     eye = np.eye(256, dtype=np.float32)
     with device.enter("nav"):
         np.testing.assert_array_equal(session.run(None, {"x": eye})[0], eye)
