@@ -264,12 +264,20 @@ def _measured(
                 }
                 if case == "beside":
                     result["load"] = order("stop")
+                    result["preempted"] = _preempted(assembly)
         result |= _ratios(result, loaded.profile.device)
         sys.stderr.write(table(result) + "\n")  # whatever becomes of the end of the process
     finally:
         api.close()
         runtime.abort()
     return result
+
+
+def _preempted(assembly: Assembly) -> dict[str, dict[str, float]]:
+    """Runs that were ended for somebody more urgent, and the time they had taken, by task."""
+    assert assembly.service is not None
+    tasks = assembly.service.dispatcher.status(verbose=False).tasks
+    return {task.name: {"runs": task.preempted, "redone_ms": round(task.redone_ms)} for task in tasks if task.preempted}
 
 
 def _ratios(result: Mapping[str, Any], device: str) -> dict[str, Any]:
@@ -295,6 +303,8 @@ def table(result: Mapping[str, Any]) -> str:
         lines.append(f"{what + ', beside / alone':34}" + "".join(f"{ratio[f'p{n}']:8.2f}" for n in SHARES))
     done = ", ".join(f"{count} {name}" for name, count in result["load"]["done"].items())
     lines.append(f"done beside: {done}; {result['load']['failed']} refused or failed")
+    ended = ", ".join(f"{row['runs']} of {name} ({row['redone_ms']} ms)" for name, row in result["preempted"].items())
+    lines.append(f"runs ended and done again: {ended or 'none'}")
     lines += [f"  {failure}" for failure in result["load"]["failures"]]
     lines.append(f"P99 beside / alone {'keeps' if result['kept'] else 'MISSES'} {result['bar']}")
     return "\n".join(lines)

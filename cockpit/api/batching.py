@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,6 +28,7 @@ from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.sampling import Sampler
 from models.engines.llm.session import Continuation, Hidden, LmSession, common
 from models.engines.llm.tokenizer import TextStream
+from models.engines.preemption import RunEnded
 from models.errors import InputError
 
 log = logging.getLogger("cockpit.api.batching")
@@ -160,8 +162,9 @@ class BatchLoop:
         self._let_in()
         if not self._texts:
             return False
-        self._prefill()
-        self._decode()
+        with suppress(RunEnded):  # done again in the next turn, after the boundary
+            self._prefill()
+            self._decode()
         new = 0
         for text in list(self._texts):
             new += text.new

@@ -82,12 +82,21 @@ class SpeechService:
             yield from chunks
 
     def _clause(self, words: str, language: Language, cancelled: Cancelled, task: str) -> list[Audio] | None:
-        """One clause, under a lease of its own; None when `cancelled` before."""
+        """One clause, each chunk under a lease of its own; None when `cancelled` before. Where the voice is wanted by
+        somebody more urgent it goes on afterwards, from where it was.
+        """
+        chunks = iter(self.voices[language].synthesise(words))
+        made: list[Audio] = []
         while self._tts_turns.wait_free(cancelled):
             over = _Once(lambda: self._tts_turns.wanted or cancelled())
             with self._held(task, over) as stop, self._tts_turns.at_once() as mine:
-                if stop is not None and mine:
-                    return list(self.voices[language].synthesise(words))
+                if stop is None or not mine:
+                    continue
+                chunk = next(chunks, None)
+            if chunk is None:
+                return made
+            if chunk.size:
+                made.append(chunk)
         return None
 
     @contextmanager

@@ -65,6 +65,10 @@ class TaskStatus:
     tokens: int
     sla_kept: bool
     """The P95 is within the SLA."""
+    preempted: int = 0
+    """Runs of a model that were ended between two nodes for somebody more urgent, and done again."""
+    redone_ms: float = 0.0
+    """The time that they had taken until then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ class BatchLease(Lease):
     def wait(self, give_up: Callable[[], bool]) -> bool:
         """See BatchLane."""
         try:
-            self.take(judged=False, batch=True, give_up=give_up)
+            self.take(judged=False, batch=True, give_up=give_up, redoes=True)
         except Refused as error:
             self.stopped = str(error)
             return False

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from cockpit.arbiter import members
@@ -19,6 +20,7 @@ from cockpit.arbiter.arbiter import Arbiter
 from cockpit.arbiter.requests import QUEUED, REFUSED, RELEASE, RUNNING, STOP, YIELD, Request
 from cockpit.arbiter.status import Status, snapshot
 from cockpit.device.base import YieldGate
+from models.engines.preemption import RunSwitch, Switches, enter, leave
 from models.errors import CockpitError
 from pipeline.trace import NullTracer, Tracer
 
@@ -45,10 +47,12 @@ class Lease:
         "_since",
         "_task",
         "_told_first",
+        "_without",
         "gate",
         "give_up",
         "running",
         "stopped",
+        "switch",
     )
 
     def __init__(self, dispatcher: Dispatcher, task: str) -> None:
@@ -56,6 +60,8 @@ class Lease:
         self.stopped = ""
         self._task = dispatcher.arbiter.task_index[task]
         self.gate = dispatcher.gates[self._task]
+        self.switch = dispatcher.switches[self._task]
+        self._without: Switches | None = None
         self.give_up: Callable[[], bool] = bool
         self._dispatcher = dispatcher
         self._request: Request | None = None
@@ -94,10 +100,12 @@ class Lease:
         batch: bool = False,
         owner: str = "",
         give_up: Callable[[], bool] = bool,
+        redoes: bool = False,
     ) -> None:
         """Wait for the task's turn. Raises Refused; nothing is held then. See `Dispatcher.lease`.
 
-        batch: for several texts, see cockpit.arbiter.members. owner: see `Dispatcher.submit`.
+        batch: for several texts, see cockpit.arbiter.members. owner: see `Dispatcher.submit`. redoes: this thread does
+        a run again that was ended for somebody more urgent (see models.engines.preemption), after a `boundary(0)`.
         """
         expected_ns = int(expected_ms * 1e6)
         self._request = self._dispatcher.submit(self._task, session, kv_bytes, expected_ns, judged, batch, owner)
@@ -110,6 +118,8 @@ class Lease:
             self.give_back()
             raise
         self.running = True
+        if redoes:
+            self._without = enter(self.switch)
 
     def boundary(self, new_tokens: int = 1) -> bool:
         """At each token (1) or prefill chunk (0), its device work finished. Parks while told to; False: stop here.
@@ -135,7 +145,10 @@ class Lease:
         return pending
 
     def give_back(self) -> None:
-        """End the request and free the lane. Nothing happens when nothing is held."""
+        """End the request and free the lane. Nothing happens when nothing is held. In the thread that took it."""
+        if self._without is not None:
+            without, self._without = self._without, None
+            leave(without)
         if self._request is not None:
             request, self._request = self._request, None
             self.running = False
@@ -159,10 +172,13 @@ class Dispatcher:
         self.arbiter = arbiter
         self._tracer = tracer or NullTracer()
         self.gates = tuple(YieldGate() for _ in arbiter.tasks)
+        self.switches = tuple(RunSwitch() for _ in arbiter.tasks)
+        """Closed while the task must yield: what of it runs on a CPU is ended there."""
         self._clock_ns = clock_ns
         self._lock = threading.Lock()
         self._granted = tuple(threading.Event() for _ in arbiter.queues.requests)
         self._told = 0
+        self._ending = 0
         self._nudged = 0
 
     @contextmanager
@@ -329,7 +345,15 @@ class Dispatcher:
 
     def _sync_gates(self) -> None:
         """Closed: who must yield, and who must report once because its session is to go."""
-        closed = self.arbiter.yield_bits | self._nudged
+        yielding = self.arbiter.yield_bits
+        for task, switch in enumerate(self.switches):
+            if (yielding ^ self._ending) >> task & 1:
+                if yielding >> task & 1:
+                    switch.close()
+                else:
+                    switch.open()
+        self._ending = yielding
+        closed = yielding | self._nudged
         changed = self._told ^ closed
         if not changed:
             return
@@ -356,7 +380,12 @@ class Dispatcher:
     # --- orders from outside ---------------------------------------------------------------------------------------
     def status(self, *, verbose: bool = True) -> Status:
         with self._lock:
-            return snapshot(self.arbiter, self._clock_ns(), verbose=verbose)
+            now = snapshot(self.arbiter, self._clock_ns(), verbose=verbose)
+        tasks = (
+            replace(task, preempted=switch.ended, redone_ms=switch.lost_ns / 1e6)
+            for task, switch in zip(now.tasks, self.switches, strict=True)
+        )
+        return replace(now, tasks=tuple(tasks))
 
     def pause(self, task: str) -> None:
         """Start nothing more of `task`. Raises KeyError for an unknown one."""

@@ -18,6 +18,7 @@ from typing import Protocol
 from cockpit.scheduling.dispatcher import Dispatcher, Lease, Refused
 from cockpit.scheduling.tasks import speech_name_of
 from models.engines.base import Audio, Hypothesis, SpeechRecognizer, Voice, never_cancelled
+from models.engines.preemption import RunSwitch
 from pipeline.engine_runs import UNSCHEDULED_RUNS, EngineRuns
 from pipeline.frames import Task
 
@@ -32,19 +33,24 @@ class EngineTurns:
     def __init__(self) -> None:
         self.wanted = False
         """Whether the chain waits for the engine: whoever else has it gives it up."""
+        self.for_guidance = RunSwitch()
+        """Closed while guidance waits for the engine: the run that has it is ended."""
         self._lock = threading.Lock()
         self._nobody_first = threading.Event()
         self._nobody_first.set()
 
     @contextmanager
     def first(self) -> Iterator[None]:
-        """For guidance: nobody else takes the engine before it."""
+        """For guidance: nobody else takes the engine before it, and whoever has it gives it up between two nodes."""
         self._nobody_first.clear()
+        self.for_guidance.close()
         try:
             with self._lock:
+                self.for_guidance.open()
                 self._nobody_first.set()
                 yield
         finally:
+            self.for_guidance.open()
             self._nobody_first.set()
 
     @contextmanager
@@ -53,7 +59,7 @@ class EngineTurns:
         self._nobody_first.wait()
         self.wanted = True
         try:
-            with self._lock:
+            with self._lock, self.for_guidance.over_runs():
                 self.wanted = False
                 yield
         finally:
@@ -73,7 +79,8 @@ class EngineTurns:
         """For the others: True when the engine is theirs, False when somebody has it. Never waits."""
         mine = not self.wanted and self._nobody_first.is_set() and self._lock.acquire(blocking=False)
         try:
-            yield mine
+            with self.for_guidance.over_runs():
+                yield mine
         finally:
             if mine:
                 self._lock.release()
@@ -82,15 +89,15 @@ class EngineTurns:
 class TaskLeases(Protocol):
     """Leases by the arbiter's name of a task."""
 
-    def hold(self, task: str, cancelled: Cancelled) -> AbstractContextManager[Stop | None]:
-        """Hold a lane of `task`; None when `cancelled` while it waited. Raises Refused."""
+    def hold(self, task: str, cancelled: Cancelled, *, redoes: bool = True) -> AbstractContextManager[Stop | None]:
+        """Hold a lane of `task`; None when `cancelled` while it waited. redoes: see `Lease.take`. Raises Refused."""
         ...
 
 
 class NoLeases:
     """Nothing shares the device."""
 
-    def hold(self, task: str, cancelled: Cancelled) -> AbstractContextManager[Stop | None]:
+    def hold(self, task: str, cancelled: Cancelled, *, redoes: bool = True) -> AbstractContextManager[Stop | None]:
         return nullcontext(cancelled)
 
 
@@ -102,11 +109,11 @@ class LaneLeases:
         self._ran = ran
 
     @contextmanager
-    def hold(self, task: str, cancelled: Cancelled) -> Iterator[Stop | None]:
+    def hold(self, task: str, cancelled: Cancelled, *, redoes: bool = True) -> Iterator[Stop | None]:
         """See TaskLeases."""
         lease = Lease(self._dispatcher, task)
         try:
-            lease.take(give_up=cancelled)
+            lease.take(give_up=cancelled, redoes=redoes)
         except Refused:
             if not cancelled():
                 raise
@@ -133,12 +140,14 @@ class ChainRuns:
 
     @contextmanager
     def around(self, task: Task | None, cancelled: Cancelled) -> Iterator[bool]:
-        """See EngineRuns. A run that has begun is not parked: it is short, and somebody waits for it."""
+        """See EngineRuns. Recognition that has begun (None) is neither parked nor ended: somebody waits for it. A
+        voice's run may be ended.
+        """
         name = speech_name_of(self._tasks, task)
         if name == self._model_holds():
             yield True
             return
-        with self._leases.hold(name, cancelled) as stop:
+        with self._leases.hold(name, cancelled, redoes=task is not None) as stop:
             yield stop is not None
 
 
@@ -207,7 +216,9 @@ class GuidanceVoice:
 
 
 def _chunks(engine: Voice, text: str, turn: Callable[[], AbstractContextManager[None]]) -> Iterator[Audio]:
-    """A clause on a voice that others may use between two chunks: nobody waits for whoever plays them."""
+    """A clause on a voice that others may use between two chunks: nobody waits for whoever plays them. A chunk without
+    samples is handed on: whoever takes it may have to wait for a lane before the next.
+    """
     chunks = iter(engine.synthesise(text))
     while True:
         with turn():

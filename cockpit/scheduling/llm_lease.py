@@ -176,6 +176,7 @@ class LaneLlmScheduler:
                 judged=not lease.ahead,
                 owner=lease.owner,
                 give_up=_at_once if lease.ahead else self._give_up,
+                redoes=True,
             )
         except Refused as error:
             self.stopped = str(error)
@@ -218,7 +219,7 @@ class LlmLease(Lease):
     of the last one.
     """
 
-    __slots__ = ("_accepted", "_scheduler", "ahead", "chunk_tokens", "owner", "session", "task")
+    __slots__ = ("_accepted", "_redone", "_scheduler", "ahead", "chunk_tokens", "owner", "session", "task")
 
     def __init__(self, scheduler: LaneLlmScheduler, session: LmSession, task: str, owner: str) -> None:
         super().__init__(scheduler.dispatcher, task)
@@ -229,11 +230,12 @@ class LlmLease(Lease):
         self.ahead = False
         self._scheduler = scheduler
         self._accepted = session.accepted
+        self._redone = session.redone
 
     def begin(self, ahead: bool) -> None:
         """New steps: what the session accepted before is nobody's token. ahead: nobody waits for them yet."""
         self.ahead = ahead
-        self._accepted = self.session.accepted
+        self._accepted, self._redone = self.session.accepted, self.session.redone
 
     def at_prefill(self) -> None:
         if self.running:
@@ -242,12 +244,12 @@ class LlmLease(Lease):
             self._scheduler.take(self)
 
     def at_token(self) -> None:
-        accepted = self.session.accepted  # one run may have yielded several
+        accepted, redone = self.session.accepted, self.session.redone  # one run may have yielded several, or none
         if self.running:
-            self.boundary(1 + accepted - self._accepted)
+            self.boundary(1 + accepted - self._accepted - redone + self._redone)
         else:
             self._scheduler.take(self)
-        self._accepted = accepted
+        self._accepted, self._redone = accepted, redone
 
     def report(self) -> bool:
         """See Lease. The lane and the chunk may have changed while it was parked."""

@@ -83,7 +83,11 @@ class Voice(Protocol):
     sample_rate_hz: int
 
     def synthesise(self, text: str) -> Iterator[Audio]:
-        """Yield float32 (n,) chunks in [-1, 1] for one normalised clause; yields nothing for text without sound."""
+        """Yield float32 (n,) chunks in [-1, 1] for one normalised clause; yields nothing for text without sound.
+
+        A chunk without samples: a run was ended for somebody more urgent (see models.engines.preemption), and the next
+        chunk is made from there on.
+        """
         ...
 
     def warm_up(self) -> None:

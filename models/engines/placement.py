@@ -16,6 +16,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from models.engines import preemption
 from models.errors import DeviceUnavailable, ModelDamaged, ModelMissing, fetch_command
 
 _DTYPES: dict[str, type[np.generic]] = {
@@ -131,7 +132,7 @@ class GraphSession(Protocol):
 
 
 class CpuSession:
-    """A session on the CPU."""
+    """A session on the CPU. Its runs may be ended for somebody more urgent: see models.engines.preemption."""
 
     def __init__(self, inner: ort.InferenceSession) -> None:
         self.inner = inner
@@ -140,7 +141,7 @@ class CpuSession:
         return self.inner.io_binding()
 
     def run(self, binding: ort.IOBinding, *, graph_id: int = -1) -> None:
-        self.inner.run_with_iobinding(binding)
+        preemption.run(lambda options: self.inner.run_with_iobinding(binding, options))
 
 
 class CpuPlacement:

@@ -121,14 +121,17 @@ class TtsStage:
             yield _frame(clause, _SILENCE, voice.sample_rate_hz, last=True)
 
     def _chunks(self, voice: Voice, clause: SpokenClause, cancelled: Callable[[], bool]) -> Iterator[Audio]:
-        """The engine runs once per chunk; between them somebody else may have the device."""
+        """The engine runs once per chunk; between them somebody else may have the device, also where a run was ended
+        for somebody more urgent.
+        """
         chunks = voice.synthesise(clause.spoken)
         while True:
             with self._runs.around(clause.task, cancelled) as mine:
                 chunk = next(chunks, None) if mine else None
             if chunk is None:
                 return
-            yield chunk
+            if chunk.size:
+                yield chunk
 
 
 def _frame(clause: SpokenClause, samples: Audio, sample_rate_hz: int, *, last: bool = False) -> SpeechFrame:

@@ -72,7 +72,10 @@ class TextBatch:
                 moved.note_move()
 
     def step(self, sessions: Sequence[LmSession]) -> Hidden:
-        """Compute the one missing token of each text, in one run. Returns their hidden states, a row for each."""
+        """Compute the one missing token of each text, in one run. Returns their hidden states, a row for each.
+
+        Raises RunEnded (see models.engines.preemption): every text still lacks its token.
+        """
         with self.lock:
             steps = [session.next_step() for session in sessions]
             for session in sessions:

@@ -14,6 +14,7 @@ from models.engines.llm.head import F32, LmHead
 from models.engines.llm.memory import Slots, padded_rows
 from models.engines.llm.session import Body, Rows, Step
 from models.engines.placement import CpuPlacement
+from models.engines.preemption import run as preemptible
 from models.errors import DeviceUnavailable, InputError
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -94,7 +95,7 @@ class CpuLm:
         binding.bind_cpu_input("total_len", np.array([last.max() + 1], np.int32))
         hidden = np.empty((len(rows), self._width), np.float32)
         binding.bind_output("hidden", "cpu", 0, np.float32, hidden.shape, hidden.ctypes.data)
-        self._session.run_with_iobinding(binding)
+        preemptible(lambda options: self._session.run_with_iobinding(binding, options))
         return hidden
 
     def swap(self, one: Body, other: Body, counts: tuple[int, int]) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from models.engines.base import TokenConstraint, never_cancelled
 from models.engines.llm.head import F32, Ids
+from models.engines.preemption import RunEnded
 from models.errors import InputError
 
 Hidden = Any
@@ -137,7 +138,8 @@ class LmSession:
     Invariant: the cache holds keys and values of the first `cached` of `tokens`; rewinding only lowers that number.
 
     name: unique in the process. draft_tokens: how many tokens `generate` may guess ahead and verify in one run;
-    `drafted` and `accepted` count them.
+    `drafted` and `accepted` count them. redone: runs that were ended for somebody more urgent and are done again; what
+    cannot wait for a boundary (`score`, `hidden`) does that at once.
 
     Another thread may read `tokens` and `cached`, and copy cached rows with `adopt`, while the owner works: `cached`
     is lowered before the text changes, and every run notes where it begins to write before it does.
@@ -148,6 +150,7 @@ class LmSession:
         self.draft_tokens = 0
         self.drafted = 0
         self.accepted = 0
+        self.redone = 0
         self.body = body
         self._head = head
         self.stop_ids = stop_ids
@@ -318,7 +321,7 @@ class LmSession:
         return 0 if self._hidden is not None else max(1, len(self._tokens) - self._cached)
 
     def compute(self, at_most: int) -> None:
-        """One run over up to `at_most` (two or more) of the missing tokens."""
+        """One run over up to `at_most` (two or more) of the missing tokens. Raises RunEnded: do it again."""
         start = min(self._cached, len(self._tokens) - 1)
         count = len(self._tokens) - start
         if count > at_most:  # what is left must not be a single row either: see `begin`
@@ -434,7 +437,12 @@ class LmSession:
             return None
         if self._cached != len(self._tokens) - 1:
             return 0  # what was cached was forgotten at the boundary
-        said = self._head.best_rows(self._run([self._tokens[-1], *guesses], every_row=True)).tolist()
+        try:
+            rows = self._run([self._tokens[-1], *guesses], every_row=True)
+        except RunEnded:
+            self.redone += 1
+            return 0
+        said = self._head.best_rows(rows).tolist()
         right = next((i for i, guess in enumerate(guesses) if said[i] != guess), len(guesses))
         self.drafted += len(guesses)
         self.accepted += right
@@ -462,7 +470,7 @@ class LmSession:
                 raise InputError("a candidate without tokens cannot be scored; leave it out")
             parts = [hidden]
             if len(candidate) > 1:
-                parts.append(self._run(list(candidate[:-1]), every_row=True))
+                parts.append(self._rows(list(candidate[:-1])))
             totals.append(float(self._head.log_probabilities(parts, np.asarray(candidate, np.int64)).sum()))
             self._cached = kept
         return totals
@@ -480,7 +488,7 @@ class LmSession:
         self._check(wanted)
         self._cached, self._hidden = 0, None
         self._tokens = wanted
-        return self._run(wanted, every_row=True)
+        return self._rows(wanted)
 
     def _check(self, tokens: Sequence[int]) -> None:
         if not tokens:
@@ -499,12 +507,24 @@ class LmSession:
             if cancelled():
                 return
             part = self._tokens[self._cached : self._cached + chunk]
-            self._hidden = self._run(part, every_row=False)
+            try:
+                self._hidden = self._run(part, every_row=False)
+            except RunEnded:
+                self.redone += 1
+                continue
             if self._cached < len(self._tokens):
                 self._hidden = None
 
+    def _rows(self, tokens: list[int]) -> Hidden:
+        """A run over `tokens` that is done again at once when it was ended for somebody more urgent."""
+        while True:
+            try:
+                return self._run(tokens, every_row=True)
+            except RunEnded:
+                self.redone += 1
+
     def _run(self, tokens: list[int], *, every_row: bool) -> Hidden:
-        """One run of the body over `tokens` placed after the cached ones."""
+        """One run of the body over `tokens` placed after the cached ones. Raises RunEnded."""
         if not self._release.alive:
             raise InputError(f"{self.name} is closed and its cache given back; open a new session")
         with self.exclusive:

@@ -12,6 +12,7 @@ import json
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from models.engines.base import Audio
 from models.engines.placement import CpuPlacement, GraphSession, Placement
+from models.engines.preemption import redone
 from models.engines.tts.espeak import Phonemizer
 from models.errors import ModelMissing, fetch_command
 
@@ -108,11 +110,11 @@ class PiperVoice:
         phonemes = self._phonemizer.phonemes(text, self.config.espeak_voice)
         if not any(sign.isalpha() for sign in phonemes):
             return
-        latent = self.latent(phonemes)
+        latent = yield from redone(partial(self.latent, phonemes))
         start, frames = 0, latent.shape()[2]
         while start < frames:
             stop = min(frames, start + (CHUNK_FRAMES if start else FIRST_CHUNK_FRAMES))
-            yield self.vocode(latent, start, stop)
+            yield (yield from redone(partial(self.vocode, latent, start, stop)))
             start = stop
 
     def latent(self, phonemes: str) -> ort.OrtValue:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from pypinyin import Style, lazy_pinyin
 
 from models.engines.base import Audio
 from models.engines.placement import CpuPlacement
+from models.engines.preemption import redone, run
 from models.errors import ModelMissing, fetch_command
 
 SAMPLES_PER_FRAME = 300
@@ -134,11 +136,11 @@ class ZhVoice:
     def synthesise(self, text: str) -> Iterator[Audio]:
         """Float32 chunks in [-1, 1] at 24 kHz: the first of 0.4 s, the others of 1.2 s."""
         for ids in self.config.ids(text):
-            mel = self.mel(ids)
+            mel = yield from redone(partial(self.mel, ids))
             start, frames = 0, mel.shape[1]
             while start < frames:
                 stop = min(frames, start + (CHUNK_FRAMES if start else FIRST_CHUNK_FRAMES))
-                yield self.vocode(mel, start, stop)
+                yield (yield from redone(partial(self.vocode, mel, start, stop)))
                 start = stop
 
     def mel(self, ids: NDArray[np.int32]) -> NDArray[np.float32]:
@@ -151,13 +153,14 @@ class ZhVoice:
             "f0_ratios": one,
             "energy_ratios": one,
         }
-        mel: NDArray[np.float32] = self._acoustic.run(["Identity_1"], feeds)[0]
+        mel: NDArray[np.float32] = run(lambda options: self._acoustic.run(["Identity_1"], feeds, options))[0]
         return mel
 
     def vocode(self, mel: NDArray[np.float32], start: int, stop: int) -> Audio:
         """Samples of frames [start, stop): float32 ((stop - start) * 300,), equal to those of one whole run."""
         first, last = max(0, start - CONTEXT_FRAMES), min(mel.shape[1], stop + CONTEXT_FRAMES)
-        samples = self._vocoder.run(None, {"mels": mel[:, first:last]})[0].reshape(-1)
+        feeds = {"mels": mel[:, first:last]}
+        samples = run(lambda options: self._vocoder.run(None, feeds, options))[0].reshape(-1)
         cut = (start - first) * SAMPLES_PER_FRAME
         audio: Audio = np.clip(samples[cut : cut + (stop - start) * SAMPLES_PER_FRAME], -1.0, 1.0)
         return audio

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from models.engines.base import Audio
 from models.engines.placement import GraphSession, Placement, dtype_of
+from models.engines.preemption import run
 from models.engines.whisper.decoder import Decoder, WhisperConfig
 from models.engines.whisper.logmel import HOP_SAMPLES, RATE_HZ, WINDOW_SAMPLES, centred, log_mel
 
@@ -61,7 +62,7 @@ class MelEncoder:
         names = [meta.name for meta in self._session.get_outputs()]
         for name in names:
             binding.bind_output(name)
-        self._session.run_with_iobinding(binding)
+        run(lambda options: self._session.run_with_iobinding(binding, options))
         self._decoder.begin({**dict(zip(names, binding.get_outputs(), strict=True)), "log_count": mass})
 
 

@@ -7,9 +7,10 @@ bytes per token come out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,8 @@ from tokenizers import Tokenizer
 
 from models.engines.base import Audio, Hypothesis, never_cancelled
 from models.engines.placement import CpuPlacement, Placement
-from models.engines.whisper.decoder import NO_BOOSTS, Decoder, WhisperConfig
+from models.engines.preemption import RunEnded
+from models.engines.whisper.decoder import NO_BOOSTS, Decoder, Step, WhisperConfig
 from models.engines.whisper.encoder import Encoder, MelEncoder, SamplesEncoder
 from models.engines.whisper.guards import MAX_REPEATS, UNCLEAR_NO_SPEECH_LIMIT, believable, repeats
 from models.engines.whisper.hotwords import HotwordTree
@@ -30,6 +32,7 @@ MIN_SPEECH_S = 0.1
 MIN_PEAK = 1e-3
 MAX_TOKENS_PER_S = 14.0
 Cancelled = Callable[[], bool]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +109,9 @@ class WhisperEngine:
         hotwords: Sequence[str] = (),
         cancelled: Cancelled = never_cancelled,
     ) -> Hypothesis:
-        """samples: float32 (n,) at 16 kHz, any n >= 0, read only. `cancelled` is asked between decoder steps; once it
-        returns True the text decoded so far is dropped and an empty hypothesis comes back."""
+        """samples: float32 (n,) at 16 kHz, any n >= 0, read only. `cancelled` is asked between decoder steps, and
+        before a run that was ended for somebody more urgent is done again; once it returns True the text decoded so far
+        is dropped and an empty hypothesis comes back."""
         self._check_languages(languages)
         parts = [self._window(part, languages, hotwords, cancelled) for part in split_windows(samples)]
         kept = [part for part in parts if part.text]
@@ -150,8 +154,17 @@ class WhisperEngine:
         """Recognise at most 30 s."""
         if samples.size < MIN_SPEECH_S * RATE_HZ or np.abs(samples).max(initial=0.0) < MIN_PEAK:
             return Hypothesis("", languages[0], 0.0, 1.0)
-        self._encoder.encode(samples)
-        first = self.decoder.step([self.config.tokens["start"]], self._language_bias(languages))
+        try:
+            return self._heard(samples, languages, hotwords, cancelled)
+        except _GivenUp:
+            return Hypothesis("", languages[0], 0.0, 1.0)
+
+    def _heard(
+        self, samples: Audio, languages: Sequence[str], hotwords: Sequence[str], cancelled: Cancelled
+    ) -> Hypothesis:
+        """Raises _GivenUp where a run was ended and is not wanted any more."""
+        _redone(lambda: self._encoder.encode(samples), cancelled)
+        first = self._step([self.config.tokens["start"]], self._language_bias(languages), NO_BOOSTS, cancelled)
         no_speech = float(np.exp(first.no_speech_logit - first.log_sum_exp))
         language_token = int(first.ids[0])
         language = next(name for name in languages if self.config.languages[name] == language_token)
@@ -199,7 +212,7 @@ class WhisperEngine:
         )
         bias, boosts = wording.first, NO_BOOSTS
         state: frozenset[int] = frozenset()
-        step = self.decoder.step(prompt, bias, boosts)
+        step = self._step(prompt, bias, boosts, cancelled)
         tokens: list[int] = []
         logprob, boost = 0.0, 0.0
         while len(tokens) < limit:
@@ -215,8 +228,27 @@ class WhisperEngine:
                 return [], 0.0, 0.0
             state = wording.tree.advance(state, token)
             bias, boosts = wording.others, wording.tree.inside(state)
-            step = self.decoder.step([token], bias, boosts)
+            step = self._step([token], bias, boosts, cancelled)
         return tokens, logprob, boost
+
+    def _step(
+        self, tokens: Sequence[int], bias: NDArray[np.float32], boosts: Mapping[int, float], cancelled: Cancelled
+    ) -> Step:
+        return _redone(lambda: self.decoder.step(tokens, bias, boosts), cancelled)
+
+
+class _GivenUp(Exception):
+    """A run was ended, and nobody wants the text any more."""
+
+
+def _redone(work: Callable[[], T], cancelled: Cancelled) -> T:
+    """Do it again when it was ended for somebody more urgent; `cancelled` waits where that is due. Raises _GivenUp."""
+    while True:
+        try:
+            return work()
+        except RunEnded:
+            if cancelled():
+                raise _GivenUp from None
 
 
 def is_chinese(text: str) -> bool:

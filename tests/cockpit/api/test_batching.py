@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ from cockpit.api.errors import ApiError
 from cockpit.api.generation import Finished, Generation, Piece, TextRequest
 from cockpit.api.lengths import LengthsSeen
 from cockpit.api.text import MIXED_CHUNK_CPU, TextService
+from cockpit.scheduling.batch_lease import UnsharedLane
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.grammar import Grammar
 from models.engines.llm.sampling import Sampling
 from models.engines.llm.session import LmSession
+from models.engines.preemption import enter, leave
+from tests.support.dispatchers import EveryOther
 from tests.support.waiting import until
 
 TASK = "dialogue_task"
@@ -95,6 +99,39 @@ def test_each_answer_is_the_one_it_would_get_alone(lm: CausalLM, service: TextSe
     assert shown["batch"]["mean_size"] > 1
     assert shown["tasks"][TASK]["prefill_ms"]["p50"] > 0
     until(lambda: service.counts == (0, 0))
+
+
+class Preempted(UnsharedLane):
+    """A lane whose every other run is ended."""
+
+    def __init__(self, switch: EveryOther) -> None:
+        self._switch = switch
+        self.boundaries = 0
+
+    def wait(self, give_up: Callable[[], bool]) -> bool:
+        self._before = enter(self._switch)
+        return True
+
+    def boundary(self, new_tokens: int) -> bool:
+        self.boundaries += 1
+        return True
+
+    def give_back(self) -> None:
+        leave(self._before)
+
+
+def test_runs_that_are_ended_for_somebody_more_urgent_lose_no_token(
+    lm: CausalLM, service: TextService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [request(lm, question, 5) for question in QUESTIONS[:2]]
+    expected = [Asked(service, each).answer()[0] for each in requests]
+    switch = EveryOther()
+    lane = Preempted(switch)
+    monkeypatch.setattr(service, "_lane_of", lambda _task: lane)
+    asked = [Asked(service, replace(each, task="background_task")) for each in requests]
+    assert [each.answer()[0] for each in asked] == expected
+    assert switch.ended >= 5
+    assert lane.boundaries > switch.ended, "the arbiter is asked before a run is done again"
 
 
 def test_grammar_sampling_and_plain_texts_share_a_batch(lm: CausalLM, service: TextService) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from copy import deepcopy
+from typing import Any
 
 import pytest
 
 from cockpit.arbiter.arbiter import Arbiter
 from cockpit.profile.orchestration import parse
-from cockpit.scheduling.dispatcher import Dispatcher, Refused
+from cockpit.scheduling.dispatcher import Dispatcher, Lease, Refused
+from models.engines.preemption import RunEnded, run
 from pipeline.trace import NullTracer
 from tests.support.arbiter_config import GOOD
 from tests.support.dispatchers import dispatcher_of
@@ -37,6 +39,54 @@ class Talker:
                 self.tokens += 1
                 time.sleep(0.0005)
             self.stopped = lease.stopped
+
+
+def test_navigation_ends_the_run_that_the_dialogue_is_in_and_it_is_done_again() -> None:
+    dispatcher = dispatcher_of(latency_sla="30s")
+    runs: list[Any] = []
+
+    def compute(options: Any) -> None:
+        runs.append(options)
+        if len(runs) == 1:
+            until(lambda: options.terminate, "navigation ends the run")
+            raise ValueError("terminated")
+
+    def talk() -> None:
+        lease = Lease(dispatcher, "dialogue_task")
+        lease.take(redoes=True)
+        try:
+            while True:
+                try:
+                    run(compute)
+                    break
+                except RunEnded:
+                    lease.boundary(0)
+        finally:
+            lease.give_back()
+        run(runs.append)
+
+    thread = threading.Thread(target=talk)
+    thread.start()
+    until(lambda: runs)
+    with dispatcher.lease("navigation_task"):
+        until(lambda: dispatcher.gates[1].parked == 1)
+        assert len(runs) == 1
+    ended(thread)
+    assert len(runs) == 3
+    assert runs[2] is None, "a thread that holds nothing is not under the task's switch"
+    navigation, dialogue = dispatcher.status().tasks
+    assert (navigation.preempted, dialogue.preempted) == (0, 1)
+    assert dialogue.redone_ms > 0
+
+
+def test_what_is_to_report_once_is_not_ended() -> None:
+    dispatcher = dispatcher_of(latency_sla="30s")
+    lease = Lease(dispatcher, "dialogue_task")
+    lease.take(session="s", kv_bytes=1 << 20, redoes=True)
+    assert dispatcher.evict("s") == "at its next boundary"
+    assert lease.gate.closed
+    assert run(lambda _options: "done") == "done"
+    lease.give_back()
 
 
 def test_navigation_parks_the_dialogue_and_it_comes_back() -> None:

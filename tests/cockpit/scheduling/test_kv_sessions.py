@@ -343,3 +343,20 @@ def test_a_long_stream_whose_first_token_came_in_time_is_not_late(car: Car, monk
         now_ns += int(sla_ms * 1.3e6)
         steps.at_token()
     assert next(task for task in car.status()["tasks"] if task["name"] == DIALOGUE)["missed_sla"] == late
+
+
+def test_a_run_that_is_done_again_counts_one_token(car: Car) -> None:
+    session = car.dialogue.chat_sessions["en"]
+
+    def tokens() -> int:
+        return int(next(task for task in car.status()["tasks"] if task["name"] == DIALOGUE)["tokens"])
+
+    before = tokens()
+    with car.scheduler.block(bool):
+        steps = car.scheduler.on(session)
+        steps.at_prefill()
+        for _ in range(3):
+            steps.at_token()
+            session.redone += 1  # as the session notes it, before it asks again
+            steps.at_token()
+    assert tokens() == before + 3

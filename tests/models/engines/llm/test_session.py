@@ -11,7 +11,9 @@ import pytest
 
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.cpu import CpuBody
+from models.engines.preemption import RunSwitch
 from models.errors import InputError, ModelMissing
+from tests.support.dispatchers import EveryOther
 
 QUESTION = "What is the capital of France? 用中文回答。"
 
@@ -115,6 +117,27 @@ def test_score_prefers_what_the_model_says_and_keeps_the_text(smollm2_f32: Causa
         - logits.max(1, keepdims=True)
     )
     assert best == pytest.approx(sum(logs[i, t] for i, t in enumerate(said)), abs=1e-2)
+
+
+def test_runs_that_are_ended_and_done_again_change_nothing(smollm2: CausalLM) -> None:
+    ids = prompt(smollm2)
+    said, scored = [], []
+    for switch in (RunSwitch(), EveryOther()):
+        session = smollm2.open_session()
+        boundaries: list[int] = []
+
+        def at_boundary(seen: list[int] = boundaries) -> None:
+            seen.append(1)
+
+        with switch.over_runs():
+            session.set_tokens(ids, chunk=16, at_boundary=at_boundary)
+            said.append(list(session.generate(max_new_tokens=6, at_boundary=at_boundary)))
+            assert session.redone in (0, len(boundaries) / 2), "a boundary before a run and before it is done again"
+            scored.append(session.score([ids[:4]]))
+        assert session.redone == switch.ended
+    assert said[0] == said[1]
+    assert scored[0] == scored[1]
+    assert session.redone > 6
 
 
 def test_what_does_not_fit_is_refused(smollm2: CausalLM) -> None:

@@ -15,6 +15,7 @@ from models.build.piper import build_piper
 from models.engines.tts.espeak import EspeakWorker
 from models.engines.tts.piper import CHUNK_FRAMES, FIRST_CHUNK_FRAMES, SAMPLES_PER_FRAME, PiperVoice
 from models.errors import ConfigError, ModelMissing
+from tests.support.dispatchers import EveryOther
 
 ModelDir = Callable[[str], Path]
 QUIET = {"noise_scale": 0.0, "noise_w": 0.0}
@@ -49,6 +50,15 @@ def test_chunks_equal_one_whole_run(voice: PiperVoice, worker: EspeakWorker) -> 
     for start, stop in itertools.pairwise(edges):
         part = voice.vocode(latent, start, stop)
         np.testing.assert_allclose(part, whole[start * SAMPLES_PER_FRAME : stop * SAMPLES_PER_FRAME], atol=1e-4)
+
+
+def test_runs_that_are_ended_leave_the_sound_whole(quiet_voice: PiperVoice) -> None:
+    expected = np.concatenate(list(quiet_voice.synthesise("Turn left now.")))
+    switch = EveryOther()
+    with switch.over_runs():
+        chunks = list(quiet_voice.synthesise("Turn left now."))
+    assert sum(chunk.size == 0 for chunk in chunks) == switch.ended >= 3  # the encoder and two chunks
+    np.testing.assert_array_equal(np.concatenate(chunks), expected)
 
 
 def test_the_two_graphs_equal_the_published_one(

@@ -21,6 +21,7 @@ from models.engines.whisper.guards import believable, repeats
 from models.engines.whisper.hotwords import INSIDE_BOOST, START_BOOST, HotwordTree
 from models.errors import InputError, ModelMissing
 from pipeline.nlu.lexicon import hotwords
+from tests.support.dispatchers import EveryOther
 from tests.support.paths import AUDIO
 
 RATE_HZ = 16_000
@@ -101,6 +102,27 @@ def test_commands_in_noise(
     heard = engine.transcribe(samples, languages=BOTH)
     assert part in heard.text
     assert heard.language == name[:2]
+
+
+def test_runs_that_are_ended_and_done_again_change_nothing(
+    engine: WhisperEngine, commands: dict[str, tuple[Audio, str, int]]
+) -> None:
+    samples = commands["en03"][0]
+    expected = engine.transcribe(samples, languages=BOTH)
+    asked: list[int] = []
+
+    def wanted() -> bool:
+        asked.append(1)
+        return False
+
+    switch = EveryOther()
+    with switch.over_runs():
+        heard = engine.transcribe(samples, languages=BOTH, cancelled=wanted)
+        assert heard == expected
+        assert switch.ended == len(expected.tokens) + 3  # the encoder, the language, the prompt and each token
+        assert len(asked) >= 2 * len(expected.tokens)
+        given_up = engine.transcribe(samples, languages=BOTH, cancelled=lambda: True)
+    assert given_up.text == ""
 
 
 def test_chinese_is_simplified(engine: WhisperEngine, commands: dict[str, tuple[Audio, str, int]]) -> None:
