@@ -1,0 +1,103 @@
+"""The training sentences: the same for the same seed, every call valid, none of them a sentence that judges."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from models.train.bank import sizes
+from models.train.check import LineError, check
+from models.train.generate import main, sentences
+from models.train.grammar import TemplateError, Writer, joined, parsed
+from models.train.kinds import KINDS
+from pipeline.vehicle.schemas import TOOL_NAMES
+
+COUNT = 5000
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[dict]:  # type: ignore[type-arg]
+    """Every line was held against schemas and numbers when it was made."""
+    return list(sentences(3, COUNT))
+
+
+def test_same_seed_same_lines(lines: list[dict]) -> None:  # type: ignore[type-arg]
+    assert list(sentences(3, 300)) == lines[:300]
+    assert list(sentences(4, 300)) != lines[:300]
+
+
+def test_distinct_and_balanced(lines: list[dict]) -> None:  # type: ignore[type-arg]
+    assert len({line["text"] + json.dumps(line["last"]) for line in lines}) == COUNT
+    english = sum(line["lang"] == "en" for line in lines)
+    acting = sum(bool(line["calls"]) for line in lines)
+    assert 0.45 < english / COUNT < 0.55
+    assert 0.45 < acting / COUNT < 0.6
+    kinds = Counter((line["kind"], line["lang"]) for line in lines)
+    assert {kind for kind, _ in kinds} == set(KINDS)
+
+
+def test_every_tool_is_asked_for(lines: list[dict]) -> None:  # type: ignore[type-arg]
+    assert {one["tool"] for line in lines for one in line["calls"]} == set(TOOL_NAMES) - {"refuse"}
+
+
+def test_spans_are_words_of_the_text(lines: list[dict]) -> None:  # type: ignore[type-arg]
+    for line in lines:
+        spans = [span for one in line["calls"] for span in one["spans"].values()]
+        spans += [line["what"]] if line["what"] else []
+        for low, high in spans:
+            words = line["text"][low:high]
+            assert words == words.strip() != "", line
+
+
+def test_a_wrong_value_is_found() -> None:
+    line = next(line for line in sentences(1, 500, ["plain"]) if any("value" in one["spans"] for one in line["calls"]))
+    spoiled = json.loads(json.dumps(line))
+    for one in spoiled["calls"]:
+        one["args"]["value"] += 0.25
+    with pytest.raises(LineError):
+        check(spoiled)
+
+
+def test_words_that_are_not_there_are_found() -> None:
+    line = next(line for line in sentences(1, 500, ["title"]))
+    spoiled = json.loads(json.dumps(line))
+    spoiled["calls"][0]["args"]["query"] += "x"
+    with pytest.raises(LineError):
+        check(spoiled)
+
+
+def test_template_faults_are_named() -> None:
+    for template in ("turn on {x", "a (b", "b) c", "<what"):
+        with pytest.raises(TemplateError):
+            parsed(template)
+    import random
+
+    with pytest.raises(TemplateError, match="no 'nothing'"):
+        Writer({}, random.Random(1)).write("{nothing}")
+
+
+def test_joined_spans_survive_double_spaces() -> None:
+    text, spans = joined((("set  ", ""), (" the volume", "what"), (" to ", ""), ("20", "0.value"), (" .", "")))
+    assert text == "set the volume to 20."
+    assert {tag: text[low:high] for tag, (low, high) in spans.items()} == {"what": "the volume", "0.value": "20"}
+
+
+def test_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no kinds \['poem'\]"):
+        next(sentences(1, 1, ["poem"]))
+
+
+def test_file_is_written(tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    out = tmp_path / "lines.jsonl"
+    assert main(["--seed", "5", "--sentences", "50", "--out", str(out), "--kinds", "title,chat"]) == 0
+    rows = [json.loads(row) for row in out.read_text(encoding="utf-8").splitlines()]
+    assert len(rows) == 50
+    assert {row["kind"] for row in rows} == {"title", "chat"}
+    assert "50 distinct sentences" in capsys.readouterr().out
+
+
+def test_bank_is_large() -> None:
+    bank = sizes()
+    assert bank["templates"] + bank["phrases"] > 5000
