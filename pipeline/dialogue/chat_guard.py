@@ -56,7 +56,7 @@ _CLAIM: dict[Language, re.Pattern[str]] = {
         r"(?! (?:be|help|try|answer|explain|tell|say|need|not|never|always|do my best)\b) \w+(?=\W)"
         rf"|\b(?:your|the|no|any|\d+)(?: \w+)? (?:{_OWN})\b(?: \w+)?? (?:is|are|has|have|was|were|will|listed)\b"
         rf"|\bthere (?:is|are|were|was) (?:currently|now|no|\d+)\b[^.]*\b(?:{_OWN})\b"
-        rf"|\bI have (?:an?|no|some|several|new|\d+)\b[^.]*\b(?:{_OWN})\b"
+        rf"|\bI have (?:an?|no|some|several|many|new|\d+|one|two|three|four|five)\b[^.]*\b(?:{_OWN})\b"
         r"|\b(?:sunny|rainy|cloudy|snowy|windy|dry|icy)\b[^.]{0,30}\b(?:today|tonight|tomorrow|next|on|this|at)\b"
         r"|\b(?:currently|right now|at the moment|as of (?:now|today))\b"
         r"|\b(?:rain|snow|weather|temperatures?|sky|forecast|traffic|road)\b[^.]{0,40}"
