@@ -147,15 +147,14 @@ class CpuSession:
 class CpuPlacement:
     """The CPU with `threads` intra-op threads. See Placement.
 
-    spin: workers spin inside a run (never between runs): faster where a graph is long and the cores are free, but other
-    stages that compute at the same time take twice as long on two cores.
+    spin_us: so long workers spin between two operators of a run (never between runs) before they sleep; 0: not at all.
     """
 
     device = "cpu"
 
-    def __init__(self, threads: int = 2, *, spin: bool = False) -> None:
+    def __init__(self, threads: int = 2, *, spin_us: int = 0) -> None:
         self.threads = threads
-        self.spin = spin
+        self.spin_us = spin_us
 
     def open(
         self, graph: Path, *, weights: Mapping[str, ort.OrtValue] | None = None, capture: bool = False
@@ -165,8 +164,9 @@ class CpuPlacement:
         options = ort.SessionOptions()
         options.intra_op_num_threads = self.threads
         options.inter_op_num_threads = 1
-        if self.spin:
+        if self.spin_us:
             options.add_session_config_entry("session.force_spinning_stop", "1")
+            options.add_session_config_entry("session.intra_op.spin_duration_us", str(self.spin_us))
         else:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
