@@ -47,6 +47,7 @@ BENCHMARKS = (
     Benchmark("llm.agents", "ten agents at once, accuracy of the agent loop per model", "CPU", "5 min", (LLAMA,)),
     Benchmark("llm.tasks100", "100 in-car tasks through the API, steady and pulsed", "CPU, GPU", "15 min", (LLAMA,)),
     Benchmark("llm.batching", "tokens per second by batch, short requests beside a long prompt", "CPU, GPU", "8 min"),
+    Benchmark("llm.spinning", "threads that spin between operators, on free cores and on shared ones", "CPU", "1 min"),
     Benchmark("llm.gpu_decode", "batch-1 decode of a 4B shape, share of the bandwidth bound", "GPU", "2 min", (TORCH,)),
     Benchmark("llm.gpu_engine", "each engine on the GPU beside the same on the CPU", "GPU", "3 min"),
     Benchmark("llm.gpu_ort", "the decoder of gpu_decode in ONNX Runtime", "GPU", "3 min", (TORCH, GENAI)),
@@ -62,6 +63,9 @@ BENCHMARKS = (
     Benchmark("quality.places", "what a spoken place name finds among 100,000, and how fast", "CPU", "1 min"),
     Benchmark("scheduler.arbiter", "time of one decision, growth over a million", "CPU, GPU", "2 min"),
     Benchmark("scheduler.policy", "the online policy on two simulated machines", "CPU", "3 min"),
+    Benchmark(
+        "scheduler.policy_served", "the policy in the served process, quiet and beside a neighbour", "CPU", "25 min"
+    ),
     Benchmark(
         "scheduler.capacity", "how many dialogue sessions fit, simulated and through the API", "CPU, GPU", "4 min"
     ),

@@ -1,23 +1,26 @@
 """One hundred in-car tasks through the API, beside llama.cpp's server with the same weights and the same grammar.
 
-    python -m benchmarks tasks100 [--json] [--tasks N] [--profile cpu] [--no-peer]
+    python -m benchmarks tasks100 [--json] [--tasks N] [--profile cpu] [--no-peer] [--keep FILE [--minutes M]]
 
 Both servers get the same messages and the same JSON schema and stream their answers: steady with 1, 2 and 4 requests
-open, and pulsed in bursts of 8. The tasks are in benchmarks/data/tasks100.yaml: zh and en; navigation, climate, media,
-several steps, follow-ups, questions, refusals, chat. accuracy: exactly the right calls. It is the language model's own;
-the voice chain's parse and guards have no part in it.
+open, in bursts of 8, and the first burst at a server that has just come up. The tasks are in
+benchmarks/data/tasks100.yaml: zh and en; navigation, climate, media, several steps, follow-ups, questions, refusals,
+chat. accuracy: exactly the right calls. It is the language model's own; the voice chain's parse and guards have no part
+in it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ruamel.yaml import YAML
 
+from benchmarks.harness.kept import Kept, kept_options
 from benchmarks.harness.paths import ROOT
 from benchmarks.harness.report import command_line, head, percentiles
 from benchmarks.harness.served import Answer, Progress, ServerProcess, cockpit_serving, pulsed, steady
@@ -26,8 +29,12 @@ from models.store.store import Store
 
 DATA = ROOT / "benchmarks" / "data" / "tasks100.yaml"
 MODEL, SOURCE = "qwen2.5-coder-0.5b-instruct", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
-STEADY = (1, 2, 4)
 BURST = 8
+COLD, PULSED = "cold", "bursts of 8"
+LOADS = {"1 at once": 1, PULSED: BURST, "4 at once": 4, "2 at once": 2, COLD: BURST}
+"""Requests open at a time. cold: one burst at a server that has just come up, nothing cached."""
+PART = 24
+"""Tasks that are measured without a pause: a burst is never cut, and a part takes a minute or two on two cores."""
 MOST_TOKENS = 160
 SLOT_TOKENS = 2048
 THREADS = 2
@@ -145,19 +152,67 @@ def _written(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "arguments": arguments}
 
 
-def measure(label: str, server: ServerProcess, tasks: Sequence[Task], task_set: TaskSet) -> dict[str, Any]:
-    """Every pattern of load on one server, after a warm-up burst that fills its prompt cache."""
+# --- loads ------------------------------------------------------------------------------------------------------------
+Row = dict[str, Any]
+
+
+def measure(
+    label: str, server: ServerProcess, tasks: Sequence[Task], task_set: TaskSet, kept: Kept, share: float
+) -> None:
+    """What `kept` lacks of every load on one server that has just come up, until `share` of the time is spent. The
+    first burst finds nothing cached.
+    """
     bodies = [task_set.body(task) for task in tasks]
-    pulsed(server.address, bodies[:BURST], BURST, lambda: None)
+    answers, took_s = pulsed(server.address, bodies[:BURST], BURST, lambda: None)
+    if f"{label} {COLD} 0" not in kept:
+        kept.put(f"{label} {COLD} 0", _rows(answers, took_s))
+    for load, part in _parts(len(tasks)):
+        key = f"{label} {load} {part.start}"
+        if key in kept or kept.over(share):
+            continue
+        progress = Progress(f"{label}, {load}, tasks {part.start} to {part.stop}", part.stop - part.start)
+        at_once = LOADS[load]
+        run_load = pulsed if load == PULSED else steady
+        answers, took_s = run_load(server.address, bodies[part], at_once, progress)
+        kept.put(key, _rows(answers, took_s))
+        kept.put(f"{label} memory", max(round(server.peak_mb), kept.values.get(f"{label} memory", 0)))
+
+
+def _parts(count: int) -> list[tuple[str, slice]]:
+    """What is measured without a pause: PART tasks under one load."""
+    return [
+        (load, slice(start, min(start + PART, count)))
+        for load in LOADS
+        if load != COLD
+        for start in range(0, count, PART)
+    ]
+
+
+def _rows(answers: Sequence[Answer], took_s: float) -> Row:
+    return {"took_s": took_s, "load_average": os.getloadavg()[0], "answers": [asdict(answer) for answer in answers]}
+
+
+def _missing(label: str, count: int, kept: Kept) -> bool:
+    return any(f"{label} {load} {part.start}" not in kept for load, part in _parts(count))
+
+
+def summary(label: str, tasks: Sequence[Task], kept: Kept) -> dict[str, Any]:
+    """Figures of one server, of what was measured so far."""
     loads: dict[str, Any] = {}
-    for at_once in STEADY:
-        progress = Progress(f"{label}, {at_once} at once", len(bodies))
-        answers, took_s = steady(server.address, bodies, at_once, progress)
-        loads[f"steady_{at_once}"] = _load(tasks, answers, took_s)
-    progress = Progress(f"{label}, bursts of {BURST}", len(bodies))
-    answers, took_s = pulsed(server.address, bodies, BURST, progress)
-    loads[f"pulsed_{BURST}"] = _load(tasks, answers, took_s)
-    return {"loads": loads, "peak_memory_mb": round(server.peak_mb)}
+    for load in LOADS:
+        rows = [
+            (int(key.rpartition(" ")[2]), row) for key, row in kept.values.items() if key.startswith(f"{label} {load} ")
+        ]
+        if not rows:
+            continue
+        done: list[Task] = []
+        answers: list[Answer] = []
+        for start, row in rows:
+            answers += [Answer(**answer) for answer in row["answers"]]
+            done += tasks[start : start + len(row["answers"])]
+        loads[load] = _load(done, answers, sum(row["took_s"] for _, row in rows))
+        loads[load] |= {"tasks": len(done), "load_average": round(max(row["load_average"] for _, row in rows), 1)}
+    return {"loads": loads, "peak_memory_mb": kept.values.get(f"{label} memory", 0)}
 
 
 def _load(tasks: Sequence[Task], answers: Sequence[Answer], took_s: float) -> dict[str, Any]:
@@ -179,25 +234,31 @@ def _load(tasks: Sequence[Task], answers: Sequence[Answer], took_s: float) -> di
     }
 
 
-def run(profile: str, count: int, *, peer: bool) -> dict[str, Any]:
+def run(profile: str, count: int, kept: Kept, *, peer: bool) -> dict[str, Any]:
     """Ours, then the peer; never both at work."""
     task_set = TaskSet()
     tasks = task_set.some(count)
-    store = Store.open()
-    gguf = store.source(MODEL, SOURCE)
+    gguf = Store.open().source(MODEL, SOURCE)
     result: dict[str, Any] = {"machine": head(), "profile": profile, "tasks": len(tasks)}
-    with cockpit_serving(profile) as server:
-        result["cockpit"] = measure("cockpit", server, tasks, task_set)
-        result["stats"] = server.get("/v1/stats")
+    if _missing("cockpit", count, kept):
+        with cockpit_serving(profile) as server:
+            measure("cockpit", server, tasks, task_set, kept, 0.5 if peer else 1.0)
+            kept.put("cockpit stats", server.get("/v1/stats"))
+    result["cockpit"] = summary("cockpit", tasks, kept)
+    result["stats"] = kept.values.get("cockpit stats")
     if not peer:
         return result | {"peer_failure": "left out (--no-peer)"}
     if program() is None:
         return result | {"peer_failure": HOW}
-    with llama_serving(gguf, threads=THREADS, slots=BURST, slot_tokens=SLOT_TOKENS) as server:
-        result["llama.cpp"] = measure("llama.cpp", server, tasks, task_set)
+    if _missing("llama.cpp", count, kept) and not kept.over():
+        with llama_serving(gguf, threads=THREADS, slots=BURST, slot_tokens=SLOT_TOKENS) as server:
+            measure("llama.cpp", server, tasks, task_set, kept, 1.0)
+    theirs = summary("llama.cpp", tasks, kept)
+    result["llama.cpp"] = theirs
     result["throughput_ratio"] = {
-        load: round(row["throughput"] / result["llama.cpp"]["loads"][load]["throughput"], 2)
+        load: round(row["throughput"] / theirs["loads"][load]["throughput"], 2)
         for load, row in result["cockpit"]["loads"].items()
+        if load in theirs["loads"] and theirs["loads"][load]["throughput"]
     }
     return result
 
@@ -205,14 +266,14 @@ def run(profile: str, count: int, *, peer: bool) -> dict[str, Any]:
 def table(result: Mapping[str, Any]) -> str:
     """What people read."""
     lines = [
-        f"{'':12}{'load':10}{'tasks/s':>9}{'TTFT P50':>10}{'P99':>8}{'turn P50':>10}{'P99':>8}"
+        f"{'':12}{'load':13}{'tasks/s':>9}{'TTFT P50':>10}{'P99':>8}{'turn P50':>10}{'P99':>8}"
         f"{'P99/P50':>9}{'failed':>8}{'right':>7}"
     ]
     for name in ("cockpit", "llama.cpp"):
         for load, row in result.get(name, {}).get("loads", {}).items():
             ttft, turn = row["ttft_ms"], row["turn_ms"]
             lines.append(
-                f"{name:12}{load:10}{row['throughput']:9.2f}{ttft.get('p50', 0):10.0f}{ttft.get('p99', 0):8.0f}"
+                f"{name:12}{load:13}{row['throughput']:9.2f}{ttft.get('p50', 0):10.0f}{ttft.get('p99', 0):8.0f}"
                 f"{turn.get('p50', 0):10.0f}{turn.get('p99', 0):8.0f}{row['p99_over_p50'] or 0:9.2f}"
                 f"{row['failure_rate']:8.1%}{row['accuracy']:7.0%}"
             )
@@ -231,9 +292,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks", type=int, default=100, help="how many of the hundred (100)")
     parser.add_argument("--profile", default="cpu", help="the profile that is served (cpu)")
     parser.add_argument("--no-peer", action="store_true", help="only ours")
+    kept_options(parser)
     options = parser.parse_args(arguments)
     if not 1 <= options.tasks <= 100:
         parser.error("--tasks takes 1 to 100")
-    result = run(options.profile, options.tasks, peer=not options.no_peer)
+    try:
+        kept = Kept.of(options, {"tasks": options.tasks, "profile": options.profile})
+    except ValueError as error:
+        parser.error(str(error))
+    result = run(options.profile, options.tasks, kept, peer=not options.no_peer)
     print(json.dumps(result, ensure_ascii=False) if options.json else table(result))
     return 0

@@ -81,8 +81,6 @@ class Arbiter:
         self.waited = tuple(LatencyHistogram() for _ in self.tasks)
         self.per_token = tuple(LatencyHistogram() for _ in self.tasks)
         self.tokens = [0] * len(self.tasks)
-        self.drafted = [0] * len(self.tasks)
-        self.accepted = [0] * len(self.tasks)
         self.running: list[Request | None] = [None] * len(self.tasks)
         self.running_bits = 0
         self.operator_paused = 0
@@ -326,6 +324,10 @@ class Arbiter:
         self._chunk = arm.prefill_chunk_tokens
         self._draft = arm.draft_tokens
         self._keep = arm.kv_keep_ratio
+        for request in self.running:
+            if request is not None and request.batch:  # it may hold its lane for as long as texts keep coming
+                request.chunk_tokens = self._chunk
+                request.draft_tokens = self._draft
         base = 0
         for task, profile in enumerate(self.tasks):
             self._wanted[task] = base + arm.widths[task] - 1

@@ -1,7 +1,9 @@
 """The online policy: a small contextual bandit over safe arms, bounded by the profile, reversible, frozen on demand.
 
 Every `update_every_requests` requests it prices the arm that ran and chooses the next one by a lower confidence bound.
-An arm that misses the SLA of urgent tasks is left at once, in the middle of its epoch, and barred for a while.
+An arm that misses the SLA of urgent tasks is left at once, in the middle of its epoch, and barred for a while. Where
+the safe arm misses it as well, as beside a load that no arm can help against, leaving would gain nothing: then the
+price of whole epochs alone decides.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ _MISS_MINIMUM: Final = 5
 """Urgent SLA misses an arm may have in one epoch before it is left: this many, or the share, whichever is more. An SLA
 is a promise about the P95."""
 _BAR_EPOCHS: Final = 32
+_SAFE_MISSES: Final = 2
+"""Epochs in a row after which the safe arm is taken to miss as well; it is tried again after _BAR_EPOCHS more."""
 _MEMORY: Final = 200
 """Epochs an arm remembers: older ones fade, so that a machine that ages is learnt again."""
 _MISSED_COST: Final = 10.0
@@ -98,6 +102,8 @@ class Policy:
         "_every",
         "_misses",
         "_requests",
+        "_safe_due",
+        "_safe_missed",
         "_stats",
         "_sum",
         "_sum_sq",
@@ -122,6 +128,8 @@ class Policy:
         self.epoch = 0
         self.reverts = 0
         self._arm_epochs = [0] * len(arms)
+        self._safe_missed = [0] * CONTEXTS
+        self._safe_due = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -148,7 +156,7 @@ class Policy:
                 self._urgent_beside += 1
             if load > 1.0:
                 self._misses += 1
-                if self._misses >= _MISS_MINIMUM and self._misses > _MISS_SHARE * self._every:
+                if self._misses >= _MISS_MINIMUM and self._misses > _MISS_SHARE * self._every and self._can_leave():
                     return True
         else:
             self._sum += load if load < _MISSED_COST else _MISSED_COST
@@ -171,21 +179,33 @@ class Policy:
     def _broken(self) -> bool:
         return self._misses >= _MISS_MINIMUM and self._misses > _MISS_SHARE * self._requests
 
+    def _can_leave(self) -> bool:
+        """Whether another arm is in force than the safe one, and the safe one keeps what this one misses."""
+        return self.arm != 0 and not self._safe_misses()
+
+    def _safe_misses(self) -> bool:
+        """Whether the safe arm missed urgent SLAs in this context when it last ran."""
+        return self._safe_missed[self.context] >= _SAFE_MISSES
+
     def choose(self, memory_short: bool, rate_tokens_per_s: float = 0.0, floor_tokens_per_s: float = 0.0) -> bool:
         """Close the epoch and pick the arm of the next one. True when the arm changed."""
         broken = self._broken()
+        leave = broken and self._can_leave()
         cost = self.cost(rate_tokens_per_s, floor_tokens_per_s)
         stats = self._stats[self.context][self.arm]
         stats.add(cost)
         self.epoch += 1
         self._arm_epochs[self.arm] += 1
+        if self.arm == 0:
+            self._safe_missed[self.context] = self._safe_missed[self.context] + 1 if broken else 0
+            self._safe_due = self.epoch + _BAR_EPOCHS
         crowded = self._urgent_beside * 2 > self._urgent
         self.context = (1 if memory_short else 0) | (2 if crowded else 0)
         self._clear()
         before = self.arm
         if self.frozen:
             return False
-        if broken and before != 0:
+        if leave:
             self._bar(stats)
             return True
         self.arm = self._best()
@@ -205,13 +225,18 @@ class Policy:
         self.reverts += 1
         self.arm = 0
 
+    def _open_arms(self) -> list[int]:
+        """Arms that are not barred in this context. A bar is for the safe arm's sake: it holds while that keeps."""
+        rows = self._stats[self.context]
+        return [i for i, s in enumerate(rows) if s.barred_until <= self.epoch or self._safe_misses()]
+
     def _best(self) -> int:
         rows = self._stats[self.context]
-        open_arms = [i for i, s in enumerate(rows) if s.barred_until <= self.epoch]
+        open_arms = self._open_arms()
         for index in open_arms:
             if rows[index].count < 1:
                 return index
-        if not open_arms:
+        if not open_arms or (self._safe_misses() and self.epoch >= self._safe_due):
             return 0
         total = sum(rows[i].count for i in open_arms)
         least = (0.02 * min(rows[i].mean for i in open_arms)) ** 2
@@ -230,12 +255,14 @@ class Policy:
         self.context = 0
         self.epoch = 0
         self._arm_epochs = [0] * len(self.arms)
+        self._safe_missed = [0] * CONTEXTS
+        self._safe_due = 0
         self._clear()
 
     def favourite(self) -> int:
         """The arm with the lowest mean cost in this context among those tried; the safe arm before any was."""
         rows = self._stats[self.context]
-        tried = [i for i, s in enumerate(rows) if s.count and s.barred_until <= self.epoch]
+        tried = [i for i in self._open_arms() if rows[i].count]
         return min(tried, key=lambda i: rows[i].mean) if tried else 0
 
     def epochs_of(self, arm: int) -> int:

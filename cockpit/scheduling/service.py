@@ -12,6 +12,7 @@ from cockpit.arbiter.arbiter import Arbiter
 from cockpit.arbiter.config import ArbiterConfig
 from cockpit.arbiter.lanes import plan_lanes
 from cockpit.device.base import Device, LaneSpec, open_device
+from cockpit.device.cpu import LONGEST_CHUNK
 from cockpit.profile.memory_budget import MemoryPlan
 from cockpit.scheduling.control_socket import ControlServer, Orders
 from cockpit.scheduling.dispatcher import Dispatcher
@@ -69,8 +70,8 @@ def open_service(plan: SchedulingPlan, kind: str, tracer: Tracer | None = None) 
     elsewhere) and ConfigError.
     """
     config = plan.config
-    if kind == "cpu":  # its engines' threads are on any core, so a narrower lane changes nothing
-        config = replace(config, widths_act=False)
+    if kind == "cpu":
+        config = _on_cpu(config)
     else:  # its language model serves one text at a time
         config = replace(config, one_engine=frozenset(names_of(config.tasks).values()))
     specs = [LaneSpec(lane.name, lane.clusters, lane.memory_budget_bytes, lane.priority) for lane in plan_lanes(config)]
@@ -93,6 +94,14 @@ def open_service(plan: SchedulingPlan, kind: str, tracer: Tracer | None = None) 
             opened.callback(control.stop)
             control.start()
         return SchedulingService(config, device, dispatcher, watch, maintenance, control, evicted, opened.pop_all())
+
+
+def _on_cpu(config: ArbiterConfig) -> ArbiterConfig:
+    """Without the arms that change nothing there: engines' threads are on any core, so a narrower lane is as fast, and
+    no run computes more than LONGEST_CHUNK tokens of a prompt.
+    """
+    chunks = tuple(dict.fromkeys(min(chunk, LONGEST_CHUNK) for chunk in config.policy.prefill_chunk_tokens))
+    return replace(config, widths_act=False, policy=replace(config.policy, prefill_chunk_tokens=chunks))
 
 
 def _prove(device: Device, specs: list[LaneSpec]) -> None:

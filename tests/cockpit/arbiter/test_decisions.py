@@ -156,6 +156,19 @@ def test_a_long_request_gives_way_to_a_short_one_and_goes_on_degraded() -> None:
     assert arbiter.table.sessions["long"].pins == 0
 
 
+def test_a_batch_that_keeps_its_lane_runs_under_the_arm_in_force() -> None:
+    arbiter = arbiter_of(policy={"prefill_chunk_tokens": [512, 128], "draft_tokens": [0, 4]})
+    batch = started(arbiter, DIALOGUE, 0, batch=True)
+    assert (batch.chunk_tokens, batch.draft_tokens) == (512, 0)
+    arms = arbiter.policy.arms
+    arbiter.policy.arm = next(
+        i for i, arm in enumerate(arms) if (arm.prefill_chunk_tokens, arm.draft_tokens) == (128, 4)
+    )
+    arbiter.policy_changed()
+    assert (batch.chunk_tokens, batch.draft_tokens) == (128, 4)
+    arbiter.finish(batch, 10 * MS)
+
+
 def test_a_stream_is_late_by_its_first_token_and_others_by_their_end() -> None:
     arbiter = arbiter_of()
     stream = started(arbiter, DIALOGUE, 0)

@@ -139,6 +139,31 @@ def test_an_arm_that_misses_urgent_slas_is_left_in_mid_epoch_and_barred() -> Non
         assert policy.arm == 0, "barred"
 
 
+def test_where_the_safe_arm_misses_too_the_cheaper_arm_still_wins() -> None:
+    """Beside a load that no arm helps against prices of whole epochs decide, and nothing stays barred."""
+    policy = two_arms()
+    for _ in range(60):
+        requests, load = 1, 3.0 if policy.arm == 0 else 1.5
+        while not policy.observe(int(load * 1000), 1000, True, True):
+            requests += 1
+        assert requests == 100 or policy.epoch < 3, "whole epochs, once the safe arm is known to miss"
+        policy.choose(False)
+    assert policy.favourite() == 1
+    assert policy.epochs_of(1) > 50
+    assert policy.reverts <= 1
+
+
+def test_bars_hold_again_once_the_safe_arm_keeps_its_promise() -> None:
+    policy = two_arms()
+    for _ in range(30):
+        epoch(policy, 3.0 if policy.arm == 0 else 1.5)
+    for _ in range(400):
+        epoch(policy, 0.5 if policy.arm == 0 else 1.5)
+    assert policy.favourite() == 0
+    assert policy.reverts > 0
+    assert policy.arm == 0
+
+
 def test_red_line_reverts_at_once() -> None:
     policy = two_arms()
     assert not policy.red_line()

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from cockpit.arbiter.config import ArbiterConfig
 from cockpit.cli.o3ctl import app
 from cockpit.device.base import PlacementProbe
-from cockpit.device.cpu import CpuDevice
+from cockpit.device.cpu import LONGEST_CHUNK, CpuDevice
 from cockpit.profile.load import load_profile
 from cockpit.scheduling.service import SchedulingPlan, open_service
 from models.errors import DeviceUnavailable, StartupError
@@ -49,6 +49,17 @@ def test_the_shipped_cpu_profile_runs_and_answers(config: ArbiterConfig, folder:
     finally:
         made.close()
     assert not (folder / "o3.sock").exists()
+
+
+@needs_two
+def test_chunks_longer_than_a_run_on_a_cpu_are_no_arms_there(config: ArbiterConfig) -> None:
+    policy = replace(config.policy, prefill_chunk_tokens=(512, 256, 16))
+    made = open_service(SchedulingPlan(replace(config, policy=policy)), "cpu")
+    try:
+        arms = made.dispatcher.arbiter.policy.arms
+        assert [arm.prefill_chunk_tokens for arm in arms] == [LONGEST_CHUNK, 16]
+    finally:
+        made.close()
 
 
 @needs_two
