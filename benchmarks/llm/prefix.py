@@ -1,9 +1,11 @@
 """What a shared beginning saves: TTFT of the tenth session against the first, and parked dialogues against computing.
 
-    python -m benchmarks prefix [--json] [--tokens 1024,4096] [--model NAME]
+    python -m benchmarks prefix [--json] [--tokens 1024,4096] [--sessions 8,32] [--model NAME]
 
 Ten sessions send a prompt of one system text and a question of their own with the time of day in it, through the API's
 text service, one after the other. Then more named dialogues than caches take turns: each comes back from host memory.
+Last, what so many texts with the beginning take in memory when they show one copy of it and when each has its own, and
+whether both go on with the same tokens.
 """
 
 from __future__ import annotations
@@ -20,13 +22,17 @@ from benchmarks.harness.report import command_line
 from cockpit.api.errors import ApiError
 from cockpit.api.generation import Finished, Piece, TextRequest
 from cockpit.api.text import TextService
+from cockpit.cli.output import table_lines
+from cockpit.telemetry.memory_use import resident_bytes
 from models.engines.llm.causal_lm import CausalLM
+from models.engines.llm.session import LmSession
 from models.store.store import Store
 
 MODEL = "qwen2.5-coder-0.5b-instruct"
 SESSIONS = 10
 CACHES = 2
 PARKED_BYTES = 2 << 30
+MIB = 1 << 20
 REPLY_TOKENS = 4
 SYSTEM = "The driver may ask for warmth, windows, music and the way; every answer is one short sentence. "
 QUESTION = "\nIt is 08:{minute:02d}. Question {minute}: how far is it?\n"
@@ -85,6 +91,44 @@ def copies(lm: CausalLM, tokens: Sequence[int]) -> dict[str, float]:
     return {"computed_ms": computed, "adopted_ms": adopted, "parked_ms": parked, "restored_ms": restored}
 
 
+def texts(lm: CausalLM, computed: LmSession, count: int) -> dict[str, Any]:
+    """`count` texts that begin alike: memory (Pss, MiB) and ms per text, showing one copy and with a copy each.
+
+    computed: a text of the beginning.
+    """
+    prefix = computed.tokens
+    questions = [lm.tokenizer.encode(QUESTION.format(minute=minute)) for minute in range(count)]
+    batch = lm.open_batch()
+    row: dict[str, Any] = {"texts": count, "prefix_tokens": len(prefix)}
+    said = []
+    for name, open_session in (("copied", lm.open_session), ("shown", batch.open)):  # texts of a batch share
+        first, *others = (open_session() for _ in range(count))
+        first.adopt(computed, prefix)
+        before, times_ms = resident_bytes(), []
+        for session in others:
+            start_s = time.perf_counter()
+            session.adopt(first, prefix)
+            times_ms.append((time.perf_counter() - start_s) * 1e3)
+        adopted = resident_bytes()
+        going = [_goes_on(session, prefix, ids) for session, ids in zip((first, *others), questions, strict=True)]
+        said.append(going)
+        row |= {
+            f"{name}_mb": (adopted - before) / MIB,
+            f"{name}_answered_mb": (resident_bytes() - before) / MIB,
+            f"{name}_second_ms": times_ms[0],
+            f"{name}_later_ms": statistics.median(times_ms[1:]),
+        }
+        for session in (first, *others):
+            session.close()
+    batch.close()
+    return {**row, "equal_texts": sum(one == other for one, other in zip(*said, strict=True))}
+
+
+def _goes_on(session: LmSession, prefix: Sequence[int], question: Sequence[int]) -> list[int]:
+    session.set_tokens([*prefix, *question])
+    return list(session.generate(max_new_tokens=REPLY_TOKENS))
+
+
 def _ask(service: TextService, prompt: tuple[int, ...], name: str) -> Finished:
     messages: queue.Queue[Piece | Finished | ApiError] = queue.Queue()
     service.submit(TextRequest(prompt, "dialogue_task", REPLY_TOKENS, session=name), messages.put)
@@ -110,19 +154,40 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def table_of_texts(rows: Sequence[dict[str, Any]]) -> str:
+    columns = (
+        ("texts", "{texts}"),
+        ("a copy each", "{copied_mb:.0f} MB"),
+        ("one copy", "{shown_mb:.0f} MB"),
+        ("after answers", "{copied_answered_mb:.0f}, {shown_answered_mb:.0f} MB"),
+        ("a copy takes", "{copied_later_ms:.1f} ms"),
+        ("storing for the second", "{shown_second_ms:.1f} ms"),
+        ("showing", "{shown_later_ms:.1f} ms"),
+        ("equal answers", "{equal_texts}"),
+    )
+    return "\n".join(
+        table_lines(tuple(name for name, _ in columns), [[f.format(**row) for _, f in columns] for row in rows])
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
     parser = command_line(__name__, __doc__)
     parser.add_argument("--tokens", default="1024,4096", help="lengths of the shared beginning, comma-separated")
     parser.add_argument("--model", default=MODEL, help="a model of kind llm")
+    parser.add_argument("--sessions", default="8,32", help="numbers of texts with the first length, comma-separated")
     options = parser.parse_args(arguments)
     lengths = [int(length) for length in options.tokens.split(",")]
     folder: Path = Store.open().ensure(options.model)
     lm = CausalLM.load(folder, context_tokens=max(lengths) + 128)
     lm.warm_up()
     rows = [measure(lm, length) for length in lengths]
+    prefix = (lm.tokenizer.encode(SYSTEM) * lengths[0])[: lengths[0]]
+    computed = lm.open_session()
+    computed.set_tokens(prefix)
+    beside = [texts(lm, computed, int(count)) for count in options.sessions.split(",")]
     if options.json:
-        print(json.dumps({"model": options.model, "rows": rows}))
+        print(json.dumps({"model": options.model, "rows": rows, "texts": beside}))
     else:
-        print(table(rows))
+        print(f"{table(rows)}\n\n{table_of_texts(beside)}")
     return 0

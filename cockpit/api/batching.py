@@ -232,6 +232,7 @@ class BatchLoop:
     def _joined(self, generation: Generation, seat: Seat) -> Member | None:
         prompt = len(generation.request.prompt)
         seat.session.expect(self._shared.lengths.booking(prompt, self._most(generation, seat.session)))
+        seat.session.expect_shared(self._shared.pool.will_share(seat, generation.request.prompt))
         return self._lane.join(seat.session, generation.arrived_ns)
 
     def _most(self, generation: Generation, session: LmSession) -> int:
@@ -246,6 +247,7 @@ class BatchLoop:
         try:
             shared.pool.bring_to_front(seat, shared.batch)
             cached = shared.pool.prepare(seat, request.prompt, self._copying)
+            self._book_what_is_not_shared(session, member)
             session.begin(request.prompt)
             most = self._most(generation, session)
             sampler = None if request.sampling.plain else Sampler(shared.model.head, request.sampling)
@@ -261,13 +263,20 @@ class BatchLoop:
                 cached,
                 start_ns,
             )
-        except InputError as error:
+        except (InputError, ApiError) as error:
             member.leave()
             shared.pool.give(seat)
-            self._refuse(generation, invalid(str(error)))
+            self._refuse(generation, error if isinstance(error, ApiError) else invalid(str(error)))
             return
         self._wait_for_the_same(text)
         self._texts.append(text)
+
+    def _book_what_is_not_shared(self, session: LmSession, member: Member) -> None:
+        """Where less is shared than was thought when the text joined, its own rows need memory. Raises ApiError."""
+        booked = session.kv_bytes
+        session.expect_shared(session.shown)
+        if session.kv_bytes > booked and not member.grow():
+            raise ApiError(503, "memory", "texts that run hold the memory that is left", retry_after_s=1)
 
     def _wait_for_the_same(self, text: RunningText) -> None:
         """Where an earlier text computes at least half of what this one lacks, it is computed once, and copied."""
@@ -285,6 +294,7 @@ class BatchLoop:
             return
         text.waits_for = None
         text.cached = self._shared.pool.prepare(text.seat, prompt, self._copying)
+        text.session.expect_shared(text.session.shown)
         text.session.begin(prompt)
 
     def _copying(self) -> None:

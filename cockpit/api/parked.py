@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from models.engines.llm.session import ParkedText, common
@@ -18,9 +18,12 @@ _PREFIX_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ParkedStatus:
-    """What is parked now, and what happened since the start. dropped: for want of memory."""
+    """What is parked now, and what happened since the start. shared_bytes: of `bytes`, what caches may show without a
+    copy. dropped: for want of memory.
+    """
 
     bytes: int
+    shared_bytes: int
     limit_bytes: int
     dialogues: int
     prefixes: int
@@ -59,7 +62,7 @@ class ParkedTexts:
             for tokens in [tokens for tokens in self._prefixes if text.tokens[: len(tokens)] == tokens]:
                 del self._prefixes[tokens]
             self._prefixes[text.tokens] = text
-            while sum(kept.size_bytes for kept in self._prefixes.values()) > self._limit_bytes * _PREFIX_SHARE:
+            while sum(_sizes(self._prefixes.values())) > self._limit_bytes * _PREFIX_SHARE:
                 self._prefixes.popitem(last=False)
                 self._dropped += 1
             while self._bytes() > self._limit_bytes and self._dialogues:
@@ -95,12 +98,17 @@ class ParkedTexts:
             self._prefixes.clear()
 
     def _bytes(self) -> int:
-        return sum(text.size_bytes for text in (*self._dialogues.values(), *self._prefixes.values()))
+        return sum(self._sizes())
+
+    def _sizes(self) -> tuple[int, int]:
+        return _sizes((*self._dialogues.values(), *self._prefixes.values()))
 
     def status(self) -> ParkedStatus:
         with self._lock:
+            own, shared = self._sizes()
             return ParkedStatus(
-                self._bytes(),
+                own + shared,
+                shared,
                 self._limit_bytes,
                 len(self._dialogues),
                 len(self._prefixes),
@@ -108,3 +116,10 @@ class ParkedTexts:
                 self._restored,
                 self._dropped,
             )
+
+
+def _sizes(texts: Iterable[ParkedText]) -> tuple[int, int]:
+    """Bytes of the texts' own rows, and of what is stored for several texts, each part once."""
+    kept = list(texts)
+    parts = {part for text in kept for part, _ in text.shared.parts}
+    return sum(text.size_bytes for text in kept), sum(part.size_bytes for part in parts)

@@ -43,7 +43,8 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """The caches now. bytes: what their texts take; sessions: name, dialogue, cached tokens and whether a request runs.
+    """The caches now. bytes: what their texts take, without what is stored once for several of them; sessions: name,
+    dialogue, cached tokens and whether a request runs.
 
     copied: beginnings that came from another text or from host memory. moved: texts brought to the front.
     """
@@ -110,6 +111,21 @@ class SessionPool:
             batch.bring_to_front(seat.session, min(idle, key=lambda other: other.used).session)
             self._moved += 1
 
+    def will_share(self, seat: Seat, tokens: Sequence[int]) -> int:
+        """How many of `tokens` the cache will need no memory for after `prepare`: they are stored with another text, or
+        will be then.
+        """
+        session = seat.session
+        own, shown = session.shares(tokens), session.shown
+        donor, theirs = self._donor(seat, tokens)
+        parked, kept = self.parked.best(tokens)
+        if max(theirs, kept) < own + LEAST_TOKENS:
+            return min(own, shown)
+        if parked is not None and kept >= theirs:
+            return session.body.shareable(min(kept, parked.shared.rows))
+        assert donor is not None
+        return session.body.shareable(theirs) if donor.exclusive is session.exclusive else min(theirs, donor.shown)
+
     def prepare(self, seat: Seat, tokens: Sequence[int], at_boundary: Callable[[], None] = _nothing) -> int:
         """Park what another dialogue had in this cache, then copy the longest beginning of `tokens` into it. Returns
         how many tokens of it are cached then. Under the lease of the request, if there is one.
@@ -145,6 +161,7 @@ class SessionPool:
         if not count or session.cached < count or self.parked.covers(prefix):
             return
         if self.parked.takes(session.bytes_of(count), prefix=True):
+            session.share(count)
             self.parked.keep_prefix(session.park(count))
 
     def forget_evicted(self, was_evicted: Callable[[str], bool]) -> None:
@@ -199,7 +216,7 @@ class SessionPool:
                 busy=sum(seat.busy for seat in seats),
                 most=self._most,
                 cached_tokens=sum(seat.session.cached for seat in seats),
-                bytes=sum(seat.session.body.bytes_for(seat.session.cached) for seat in seats),
+                bytes=sum(_own_bytes(seat.session) for seat in seats),
                 copied=self._copied,
                 moved=self._moved,
                 sessions=sessions,
@@ -213,3 +230,7 @@ class SessionPool:
                 seat.session.close()
             self._seats.clear()
             self.parked.clear()
+
+
+def _own_bytes(session: LmSession) -> int:
+    return session.body.bytes_for(session.cached - session.shown)

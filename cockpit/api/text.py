@@ -122,6 +122,8 @@ class TextService:
         pool = asdict(self.pool.status())
         names = ("session", "dialogue", "cached_tokens", "busy")
         pool["sessions"] = [dict(zip(names, session, strict=True)) for session in pool["sessions"]]
+        shared = self.model.shared
+        pool["shared"] = None if shared is None else asdict(shared)
         batch = {"limit": self._limit, "most": self.most_running, **self.stats.batches(), **self.lengths.shown()}
         counted = {"running": running, "waiting": waiting, "batch": batch, "kv": pool, "tasks": self.stats.shown()}
         return {"decoder": self.model.decoder, **counted}

@@ -81,6 +81,8 @@ class Arbiter:
         self.waited = tuple(LatencyHistogram() for _ in self.tasks)
         self.per_token = tuple(LatencyHistogram() for _ in self.tasks)
         self.tokens = [0] * len(self.tasks)
+        self.drafted = [0] * len(self.tasks)
+        self.accepted = [0] * len(self.tasks)
         self.running: list[Request | None] = [None] * len(self.tasks)
         self.running_bits = 0
         self.operator_paused = 0

@@ -34,6 +34,16 @@ class Quantiles:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftStatus:
+    """Tokens that were guessed ahead and verified in one run, and how many of them the model agreed with."""
+
+    offered: int
+    accepted: int
+    acceptance: float
+    """accepted / offered."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStatus:
     """One task. Latencies in ms over all its requests since start, from submission to the first token that was reported
     (TTFT), to the end for urgent tasks and requests without tokens. missed_sla counts those past the SLA. What was
@@ -63,6 +73,8 @@ class TaskStatus:
     queue: Quantiles
     tpot: Quantiles
     tokens: int
+    drafts: DraftStatus | None
+    """None where nothing was drafted: `policy.draft_tokens` is 0, or no text gave anything to guess from."""
     sla_kept: bool
     """The P95 is within the SLA."""
     preempted: int = 0
@@ -223,8 +235,13 @@ def _task(arbiter: Arbiter, task: int) -> TaskStatus:
         Quantiles.of(arbiter.waited[task]),
         Quantiles.of(arbiter.per_token[task]),
         arbiter.tokens[task],
+        _drafts(arbiter.drafted[task], arbiter.accepted[task]),
         latency.quantile_ns(0.95) <= profile.latency_sla_ns,
     )
+
+
+def _drafts(offered: int, accepted: int) -> DraftStatus | None:
+    return DraftStatus(offered, accepted, accepted / offered) if offered else None
 
 
 def _degraded(arbiter: Arbiter, now_ns: int) -> DegradedStatus:

@@ -148,6 +148,7 @@ def render_top(reply: dict[str, Any]) -> list[str]:
     status = reply["status"]
     served: dict[str, Any] = reply.get("api", {}).get("models", {})
     memory, degraded = status["memory"], status["degraded"]
+    columns: tuple[str, ...]
     columns = ("task", "state", "queue", "done", "late", "queued ms", "TTFT ms", "TPOT ms", "tokens", "reused", "KV MB")
     rows: list[tuple[object, ...]] = [
         (
@@ -165,6 +166,9 @@ def render_top(reply: dict[str, Any]) -> list[str]:
         )
         for task in status["tasks"]
     ]
+    if any(task["drafts"] for task in status["tasks"]):
+        columns = (*columns, "drafts")
+        rows = [(*row, _drafts(task["drafts"])) for row, task in zip(rows, status["tasks"], strict=True)]
     rate = f"{degraded['tokens_per_s']:.1f} tokens/s, floor {degraded['floor_tokens_per_s']:g}"
     if degraded["active"]:
         rate = typer.style(f"DEGRADED: {degraded['why']}", fg="red", bold=True)
@@ -180,11 +184,26 @@ def render_top(reply: dict[str, Any]) -> list[str]:
             f"{kv['cached_tokens']} tokens ({kv['bytes'] >> 20} MB); parked {kv['parked']['dialogues']} dialogues and "
             f"{kv['parked']['prefixes']} beginnings ({kv['parked']['bytes'] >> 20} MB)"
         )
+        lines += _shared_lines(kv["shared"])
         batch = model["batch"]
         mean = "-" if batch["mean_size"] is None else f"{batch['mean_size']:.1f}"
         room = f"up to {batch['limit']} of {batch['most']} texts"
         lines.append(f"  batch: {room}, {mean} in the mean, {batch['steps']} runs")
     return lines
+
+
+def _drafts(drafts: dict[str, Any] | None) -> str:
+    """How many of the guessed tokens were right; a dash where none was guessed."""
+    return "-" if drafts is None else f"{drafts['acceptance']:.0%} of {drafts['offered']}"
+
+
+def _shared_lines(shared: dict[str, Any] | None) -> list[str]:
+    """What several texts show of one piece of memory; nothing on a GPU, or while nothing was shared."""
+    if shared is None or not (shared["bytes"] or shared["copied_instead"]):
+        return []
+    saved = max(0, shared["shown_bytes"] - shared["bytes"])
+    copied = f"; {shared['copied_instead']} copied: {shared['reason']}" if shared["copied_instead"] else ""
+    return [f"  shared: {shared['bytes'] >> 20} MB in {shared['texts']} texts, {saved >> 20} MB saved{copied}"]
 
 
 def _three(times: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from cockpit.arbiter.requests import Request
 from cockpit.scheduling.dispatcher import Dispatcher, Lease, Refused
-from cockpit.scheduling.llm_lease import EvictedSessions, TaskLane
+from cockpit.scheduling.llm_lease import EvictedSessions, SessionDrafts, TaskLane
 from models.engines.llm.session import DEFAULT_CHUNK, LmSession
 
 _REPORT_TOKENS = 16
@@ -168,6 +168,7 @@ class BatchMember:
         self._session = session
         self._request = request
         self._tokens = 0
+        self._drafts = SessionDrafts(lease.dispatcher, lease.task, session)
 
     def report(self, new_tokens: int) -> str:
         """The arbiter is asked at the first token, now and then, and when it wants to be."""
@@ -177,6 +178,7 @@ class BatchMember:
             return ""
         reason = self._lease.dispatcher.report_member(self._request, self._tokens)
         self._tokens = 0
+        self._drafts.tell()
         return reason
 
     def grow(self) -> bool:
@@ -185,5 +187,6 @@ class BatchMember:
     def leave(self) -> None:
         if self._tokens:
             self._lease.dispatcher.report_member(self._request, self._tokens)
+        self._drafts.tell()
         self._lease.dispatcher.leave(self._request)
         self._lease.forget_if_evicted(self._session)

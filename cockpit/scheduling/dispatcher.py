@@ -266,6 +266,12 @@ class Dispatcher:
         with self._lock:
             return members.report(self.arbiter, member, new_tokens, self._clock_ns())
 
+    def drafted(self, task: int, offered: int, accepted: int) -> None:
+        """Tokens that were guessed for texts of `task`, and those of them that the model agreed with."""
+        with self._lock:
+            self.arbiter.drafted[task] += offered
+            self.arbiter.accepted[task] += accepted
+
     def leave(self, member: Request) -> None:
         with self._lock:
             members.leave(self.arbiter, member, self._clock_ns())

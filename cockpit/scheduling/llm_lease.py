@@ -43,6 +43,27 @@ class EvictedSessions:
         return True
 
 
+class SessionDrafts:
+    """What a session drafts under one task, told to the arbiter now and then."""
+
+    def __init__(self, dispatcher: Dispatcher, task: str, session: LmSession) -> None:
+        self._dispatcher = dispatcher
+        self._task = dispatcher.arbiter.task_index[task]
+        self._session = session
+        self.begin()
+
+    def begin(self) -> None:
+        """What the session drafted before was another task's."""
+        self._offered, self._accepted = self._session.drafted, self._session.accepted
+
+    def tell(self) -> None:
+        """Count what came since."""
+        offered, accepted = self._session.drafted - self._offered, self._session.accepted - self._accepted
+        if offered:
+            self._dispatcher.drafted(self._task, offered, accepted)
+            self.begin()
+
+
 @dataclass(frozen=True, slots=True)
 class LanedModel:
     """A model whose graphs lie in the lanes of one task and serve one text at a time, whatever task a step is of.
@@ -182,6 +203,7 @@ class LaneLlmScheduler:
             self.stopped = str(error)
             return
         self._held = lease
+        lease.drafts.begin()
         lease.moved()
         if self._evicted.take(session.name):  # while it was idle, or waited: what is booked now is empty
             session.forget()
@@ -196,6 +218,7 @@ class LaneLlmScheduler:
             return
         lease, self._held = self._held, None
         self.lane.leave()
+        lease.drafts.tell()
         lease.give_back()
         self._ran(lease.task)
 
@@ -219,7 +242,7 @@ class LlmLease(Lease):
     of the last one.
     """
 
-    __slots__ = ("_accepted", "_redone", "_scheduler", "ahead", "chunk_tokens", "owner", "session", "task")
+    __slots__ = ("_accepted", "_redone", "_scheduler", "ahead", "chunk_tokens", "drafts", "owner", "session", "task")
 
     def __init__(self, scheduler: LaneLlmScheduler, session: LmSession, task: str, owner: str) -> None:
         super().__init__(scheduler.dispatcher, task)
@@ -228,6 +251,7 @@ class LlmLease(Lease):
         self.chunk_tokens = DEFAULT_CHUNK
         self.session = session
         self.ahead = False
+        self.drafts = SessionDrafts(scheduler.dispatcher, task, session)
         self._scheduler = scheduler
         self._accepted = session.accepted
         self._redone = session.redone

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import re
 
+from pipeline.dialogue.echo import is_echo
 from pipeline.frames import Language
 
 _SENTENCE_END = re.compile(r"[.!?](?=\s)|[。！？]|\n")
 _CJK = re.compile(r"[㐀-鿿]")
 _DEEDS = (
     r"(?:turn|switch|set|open|clos|start|stopp?|activat|adjust|enabl|disabl|increas|decreas|lower|rais|play|paus|lock"
-    r"|unlock|navigat|call|chang|mut|plan|book|send|sent|add|put|tak|took|driv|brak|park|charg)"
+    r"|unlock|navigat|call|chang|mut|plan|book|send|sent|add|put|tak|took|driv|brak|park|charg|remov|delet|remind|cancel"
+    r"|creat|schedul|order|bright|dim|check|updat|sav|stor|arrang|reserv|email|dial|mov|slid|fold|heat|cool|warm)"
 )
+_OWN = (
+    r"meetings?|appointments?|alarms?|reminders?|timers?|e-?mails?|inbox|messages?|missed calls?|events?|schedule"
+    r"|calendar|shopping list|to-do list|flights?|orders?|deliver(?:y|ies)|package|parcel"
+)
+"""What only the user's other devices know."""
 _THINGS_EN = (
-    "windows?|sunroof|doors?|trunk|boot|lights?|wipers?|seats?|heating|heater|fan|air conditioning|ac|temperature"
-    "|volume|music|radio|defroster|navigation|route|screen"
+    r"windows?|sunroof|doors?|trunk|boot|(?:\w+ ?)?lights?|(?:high|low) beams?|mirrors?|wipers?|seats?|heating|heater"
+    "|fan|air conditioning|ac|temperature|volume|music|radio|defroster|navigation|route|screen"
 )
-_THINGS_ZH = "车窗|窗户|天窗|车门|后备箱|车灯|雨刷|座椅|暖气|风量|空调|温度|音量|音乐|收音机|除雾|导航|路线|屏幕"
+_CABIN_ZH = "车窗|窗户|天窗|车门|后备箱|[车大光雾顶位廓]灯|后视镜|雨刷|座椅|屏幕"
+_THINGS_ZH = _CABIN_ZH + "|暖气|风量|空调|温度|音量|音乐|收音机|除雾|导航|路线"
 """What a reply may say nothing about: only the car itself, read back, tells its state."""
 _IS_ZH = r"是[^，。！？]{0,4}(?:开|关|亮|锁|满|空|热|冷|暖|正常|百分|\d)"
 """A state, and not what a thing is for."""
@@ -42,7 +50,17 @@ _CLAIM: dict[Language, re.Pattern[str]] = {
         rf"|(?<!\bwhen )(?<!\bif )(?<!\bwhile )(?<!\buntil )\b(?:the|your|this|our) (?:car|vehicle|{_THINGS_EN})\b"
         r"(?: (?!(?:when|if|while|that|which)\b)[\w'-]+){0,3}?"
         r" (?:has|have|is|are|was|were|will)\b"
-        rf"|\byou(?:'ve| have)(?: \w+)? {_DEEDS}\w*\b",
+        rf"|\byou(?:'ve| have)(?: \w+)? {_DEEDS}\w*\b"
+        r"|\b(?:I've|I have) \w+ed\b|\byou(?:'ve got| have)(?: got)? (?:an?|no|some|several|many|\d+|one|two|three)\b"
+        r"|\b(?:I'll|I will|let me|I'm going to|I am going to)"
+        r"(?! (?:be|help|try|answer|explain|tell|say|need|not|never|always|do my best)\b) \w+(?=\W)"
+        rf"|\b(?:your|the|no|any|\d+)(?: \w+)? (?:{_OWN})\b(?: \w+)?? (?:is|are|has|have|was|were|will|listed)\b"
+        rf"|\bthere (?:is|are|were|was) (?:currently|now|no|\d+)\b[^.]*\b(?:{_OWN})\b"
+        rf"|\bI have (?:an?|no|some|several|many|new|\d+|one|two|three|four|five)\b[^.]*\b(?:{_OWN})\b"
+        r"|\b(?:sunny|rainy|cloudy|snowy|windy|dry|icy)\b[^.]{0,30}\b(?:today|tonight|tomorrow|next|on|this|at)\b"
+        r"|\b(?:currently|right now|at the moment|as of (?:now|today))\b"
+        r"|\b(?:rain|snow|weather|temperatures?|sky|forecast|traffic|road)\b[^.]{0,40}"
+        r"\b(?:expected|forecast|likely|today|tonight|tomorrow|this (?:week|weekend|morning|afternoon|evening))\b",
         re.IGNORECASE,
     ),
     "zh": re.compile(
@@ -52,6 +70,11 @@ _CLAIM: dict[Language, re.Pattern[str]] = {
         r"|已(?:经)?[^，。！？]{0,8}(?:了|好|成功|完成|完毕)"
         rf"|(?:这辆车|您的车|你的车|本车|车辆|{_THINGS_ZH})[^，。！？]{{0,6}}?(?:已|开着|关着|打开了|关了|处于|{_IS_ZH})"
         r"|(?:这辆车|您的车|你的车|本车)[^，。！？]{0,6}?有"
+        r"|我(?:正在|马上|这就|已经?)|(?:车辆?|系统|屏幕?)[^，。！？]{0,4}(?:正在|已)"
+        r"|目前|当前|现在[^，。！？]{0,10}(?:是|在|有|没有|为)"
+        r"|(?:您|你|的)?(?:日程|会议|闹钟|提醒|邮件|短信|消息|来电|订单|快递|购物清单|航班)[^，。！？]{0,6}(?:是|在|有|没有|为|已|将)"
+        r"|(?:今天|明天|今晚|本周|周末)[^，。！？]{0,10}(?:天气|气温|晴|雨|雪|多云|阴|路况)"
+        r"|(?:天气|气温|路况)[^，。！？]{0,8}(?:是|为|有|将|会|预计|晴|雨|多云|良好|畅通|拥堵)"
     ),
 }
 _MAYBE_CLAIM: dict[Language, re.Pattern[str]] = {
@@ -86,10 +109,14 @@ def names_the_car(text: str, language: Language) -> bool:
 
 
 class TalkFilter:
-    """One reply. `push` pieces and speak what comes back; `done` says that nothing further will be let through."""
+    """One reply. `push` pieces and speak what comes back; `done` says that nothing further will be let through.
 
-    def __init__(self, language: Language) -> None:
+    asked: what the user said; a reply that only says it again is not spoken.
+    """
+
+    def __init__(self, language: Language, asked: str = "") -> None:
         self.done = False
+        self._asked = asked
         self._language = language
         self._held = ""
         self._said = ""
@@ -145,7 +172,11 @@ class TalkFilter:
                 return ""
         if not sentence.strip() and not self._said.strip():
             return ""
-        if self._forbidden(self._open_sentence() + sentence):
+        if sentence.rstrip().endswith((":", "：")):  # what follows is a list, which ends the reply
+            self.done = True
+            return ""
+        whole = self._open_sentence() + sentence
+        if self._forbidden(whole + " ") or (not self._sentences and is_echo(whole, self._asked, self._language)):
             self.done = True
             return ""
         self._sentences += 1
@@ -157,6 +188,8 @@ class TalkFilter:
         whole = self._open_sentence() + self._held
         if self._forbidden(whole):
             self.done, self._held = True, ""
+            return ""
+        if is_echo(whole, self._asked, self._language):
             return ""
         if _OPENING[self._language].fullmatch(whole) or (self._language == "zh" and not _CJK.search(whole)):
             return ""

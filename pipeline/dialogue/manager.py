@@ -27,6 +27,7 @@ from pipeline.agent.selection import Selection, selection_of
 from pipeline.agent.setup import AgentSetup
 from pipeline.agent.tools import ToolOutcome
 from pipeline.dialogue.chat_guard import TalkFilter
+from pipeline.dialogue.echo import is_question
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler, fill
 from pipeline.dialogue.manual import Found, Manual, load_manual
 from pipeline.dialogue.plan import DecidedBy, Plan, as_result, asked_about, plan_of_choice, task_of
@@ -60,6 +61,8 @@ _DATA: dict[Language, str] = {"en": "Answer from this data: ", "zh": "根据这�
 _SILENT: dict[Language, str] = {"en": "Sorry, I did not understand that.", "zh": "抱歉，我没有听懂。"}
 _UNSURE: dict[Language, str] = {"en": "I am not sure about that.", "zh": "这个我不太清楚。"}
 """Said where nothing that the model says may be spoken."""
+_CANNOT: dict[Language, str] = {"en": "I can't do that.", "zh": "这个我做不到。"}
+"""Said in the same case to a wish that no tool fulfils."""
 
 
 def _rests_on_detail(clause: Clause) -> bool:
@@ -376,15 +379,17 @@ class DialogueManager:
             steps = scheduler.on(session)
             fill(session, tokens, steps, cancelled=over)
             words = session.generate(max_new_tokens=self.reply_tokens, cancelled=over, at_boundary=steps.at_token)
-            yield from self._talk(words, language, start, over)
+            yield from self._talk(words, text, language, start, over)
         finally:
             if self._open_chat == number:
                 self._open_chat = 0
 
-    def _talk(self, tokens: Iterator[int], language: Language, start: float, over: Callable[[], bool]) -> Iterator[str]:
+    def _talk(
+        self, tokens: Iterator[int], asked: str, language: Language, start: float, over: Callable[[], bool]
+    ) -> Iterator[str]:
         assert self.lm is not None
         stream = self.lm.tokenizer.stream()
-        talk = TalkFilter(language)
+        talk = TalkFilter(language, asked)
         count = 0
         for token in tokens:
             count += 1
@@ -401,7 +406,7 @@ class DialogueManager:
         if rest:
             yield rest
         if not talk.said.strip():
-            yield _UNSURE[language]
+            yield (_UNSURE if is_question(asked, language) else _CANNOT)[language]
 
     def prepare(
         self, cancelled: Callable[[], bool] = never_cancelled, *, scheduler: LlmScheduler = UNSCHEDULED

@@ -14,6 +14,7 @@ import numpy as np
 from models.engines.llm.batch import BatchRuntime, TextBatch
 from models.engines.llm.chat import ChatTemplate
 from models.engines.llm.cpu import CpuLm
+from models.engines.llm.cpu_arena import SharedStatus
 from models.engines.llm.device import DeviceLm
 from models.engines.llm.memory import LOGIT_ROWS, Sizes
 from models.engines.llm.session import DEFAULT_CHUNK, Body, Head, LmSession
@@ -74,6 +75,11 @@ class Runtime(BatchRuntime, Protocol):
     @property
     def token_bytes(self) -> int:
         """Keys and values of one token."""
+        ...
+
+    @property
+    def shared(self) -> SharedStatus | None:
+        """What is stored once for several texts; None where nothing can be."""
         ...
 
     def open_body(self) -> Body:
@@ -199,6 +205,11 @@ class CausalLM:
     def token_bytes(self) -> int:
         """Keys and values of one token."""
         return self._runtime.token_bytes
+
+    @property
+    def shared(self) -> SharedStatus | None:
+        """Beginnings that are stored once for several texts; None on a device, where each text has its copy."""
+        return self._runtime.shared
 
     def use(self, lane: str) -> None:
         """Let the next runs of every text go to `lane`, a name of `placements`. Raises KeyError."""

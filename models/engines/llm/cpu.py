@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,15 +9,14 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from models.engines.llm.cpu_arena import CpuArena, SharedStatus
 from models.engines.llm.head import F32, LmHead
-from models.engines.llm.memory import Slots, padded_rows
 from models.engines.llm.session import Body, Rows, Step
+from models.engines.llm.shared_rows import SharedBeginning
 from models.engines.placement import CpuPlacement
 from models.engines.preemption import run as preemptible
-from models.errors import DeviceUnavailable, InputError
+from models.errors import InputError
 
-_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
-"""Python names it since 3.13; the number is Linux's on x86 and ARM."""
 _WIDEST_GAP = 1
 """Slots between two texts that are computed for nothing rather than starting a run of their own: on two cores a row of
 a run costs 12 ms with the default model, and a further run 20 ms.
@@ -66,6 +64,10 @@ class CpuLm:
     def token_bytes(self) -> int:
         return self.arena.token_bytes
 
+    @property
+    def shared(self) -> SharedStatus | None:
+        return self.arena.shared_status()
+
     def open_body(self) -> CpuBody:
         return CpuBody(self, self.arena.slots.take())
 
@@ -96,6 +98,8 @@ class CpuLm:
         hidden states of `rows` of the B x T, counted text by text.
         """
         texts, count = ids.shape
+        for slot, position in enumerate(positions.tolist(), first):
+            self.arena.own(slot, position)
         binding = self._bindings.get((first, texts))
         if binding is None:
             binding = self._bindings[first, texts] = self._session.io_binding()
@@ -114,9 +118,10 @@ class CpuLm:
         """See Runtime."""
         assert isinstance(one, CpuBody)
         assert isinstance(other, CpuBody)
-        rows = one.read_rows(counts[0])
+        shown = one.shared(counts[0])
+        rows = one.read_rows(counts[0], shown.rows)
         one.copy_rows(other, 0, counts[1])
-        other.write_rows(rows, 0, counts[0])
+        other.write_rows(rows, other.show(shown, 0, counts[0]))
         one.slot, other.slot = other.slot, one.slot
 
 
@@ -130,64 +135,6 @@ def _ranges(slots: Sequence[int]) -> list[tuple[int, int]]:
         else:
             out.append((slot, slot))
     return out
-
-
-class CpuArena:
-    """Keys and values of every text, float32, in one piece of address space whose pages come as they are written.
-
-    rows: (2 x layers, slots, kv_heads, rows, head_dim); a layer's keys, then its values. Slots have one size and begin
-    at pages of their own, so nothing can fragment; pages that no run has written take no memory, so a text costs what
-    its tokens need and not what the context allows.
-    """
-
-    def __init__(self, memory: mmap.mmap, rows: NDArray[np.float32], capacity: int, block: int) -> None:
-        self.rows = rows
-        self.capacity = capacity
-        self.slots = Slots(rows.shape[1], block)
-        self._memory = memory
-
-    @classmethod
-    def reserve(cls, layers: int, shape: tuple[int, int, int, int], block: int = 0) -> CpuArena:
-        """shape: (slots, kv_heads, capacity, head_dim) of a layer's keys. Raises DeviceUnavailable when the system
-        does not give the address space.
-        """
-        slots, kv_heads, capacity, head_dim = shape
-        whole = (2 * layers, slots, kv_heads, padded_rows(capacity), head_dim)
-        size_bytes = int(np.prod(whole, dtype=np.int64)) * 4
-        try:
-            memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
-        except OSError as error:
-            raise DeviceUnavailable(
-                f"{size_bytes >> 20} MiB of address space for {slots} texts of {capacity} tokens: {error}; "
-                "lower llm.context_tokens or api.sessions, or set vm.overcommit_memory to 0"
-            ) from error
-        memory.madvise(mmap.MADV_NOHUGEPAGE)  # a huge page would be touched whole for each head's first row
-        return cls(memory, np.frombuffer(memory, np.float32).reshape(whole), capacity, block)
-
-    @property
-    def token_bytes(self) -> int:
-        """Keys and values of one token."""
-        layers2, _, kv_heads, _, head_dim = self.rows.shape
-        return int(layers2 * kv_heads * head_dim) * 4
-
-    def of(self, slot: int) -> NDArray[np.float32]:
-        """One text's keys and values, (2 x layers, kv_heads, rows, head_dim)."""
-        return self.rows[:, slot]
-
-    def give_back(self, slot: int) -> None:
-        """Return the slot's pages to the system; what was cached is lost."""
-        size = self.rows[0, slot].nbytes
-        for layer in range(self.rows.shape[0]):
-            start = (layer * self.rows.shape[1] + slot) * size
-            self._memory.madvise(mmap.MADV_DONTNEED, start, size)
-
-    def bind(self, binding: ort.IOBinding, first: int, texts: int) -> None:
-        """Past and present share one buffer: the graph writes new rows in place and copies nothing."""
-        for index, layer in enumerate(self.rows):
-            part = layer[first : first + texts]
-            name = f"{'value' if index % 2 else 'key'}.{index // 2}"
-            binding.bind_input(f"past_{name}", "cpu", 0, np.float32, part.shape, part.ctypes.data)
-            binding.bind_output(f"present_{name}", "cpu", 0, np.float32, part.shape, part.ctypes.data)
 
 
 class CpuBody:
@@ -213,18 +160,34 @@ class CpuBody:
         return self.kv_bytes // self.capacity * tokens
 
     def copy_rows(self, other: Body, start: int, count: int) -> None:
-        """See Body. One memory copy per layer and head, for which Python lets go of its lock."""
+        """See Body. Pages that `other` shares are shown here too; the rest is one memory copy per layer and head, for
+        which Python lets go of its lock.
+        """
         if not isinstance(other, CpuBody) or other._lm is not self._lm:
             raise InputError("keys and values can only be copied between texts of one model on one device")
-        part = slice(start, start + count)
-        self.rows[:, :, part] = other.rows[:, :, part]
+        stop = start + count
+        start = self.show(other.shared(stop), start, stop)
+        self._lm.arena.own(self.slot, start)
+        self.rows[:, :, start:stop] = other.rows[:, :, start:stop]
 
-    def read_rows(self, count: int) -> Rows:
-        return self.rows[:, :, :count].copy()
+    def shareable(self, count: int) -> int:
+        return self._lm.arena.shareable(count)
 
-    def write_rows(self, rows: Rows, start: int, count: int) -> None:
-        part = slice(start, start + count)
-        self.rows[:, :, part] = rows[:, :, part]
+    def share(self, count: int) -> int:
+        return self._lm.arena.share(self.slot, count)
+
+    def shared(self, count: int) -> SharedBeginning:
+        return self._lm.arena.shown(self.slot).clipped(count)
+
+    def show(self, beginning: SharedBeginning, start: int, stop: int) -> int:
+        return self._lm.arena.show(self.slot, beginning, start, stop)
+
+    def read_rows(self, count: int, start: int = 0) -> Rows:
+        return self.rows[:, :, start:count].copy()
+
+    def write_rows(self, rows: Rows, start: int) -> None:
+        self._lm.arena.own(self.slot, start)
+        self.rows[:, :, start : start + rows.shape[2]] = rows
 
     def drop_rows(self) -> None:
         self._lm.arena.give_back(self.slot)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from models.engines.llm.head import F32, Ids
 from models.engines.llm.memory import ID_BYTES, LOGIT_ROWS, KvArena, Scratch, Sizes, padded_rows
 from models.engines.llm.session import Body, Rows, Step
+from models.engines.llm.shared_rows import NOTHING_SHARED, SharedBeginning
 from models.engines.llm.steps import DecodesSteps, StepDecoder, StepModel, StepRow
 from models.engines.placement import Buffer, GraphSession, Placement, dtype_of
 from models.errors import InputError
@@ -149,6 +150,8 @@ class DeviceLm:
         """Until the present lane is idle."""
         self.lane.placement.read(self.scratch.position)
 
+    shared = None
+
     @property
     def token_bytes(self) -> int:
         return self.arena.slot_bytes // self.sizes.capacity
@@ -247,7 +250,7 @@ class DeviceLm:
         assert isinstance(other, DeviceBody)
         rows = one.read_rows(counts[0])
         one.copy_rows(other, 0, counts[1])
-        other.write_rows(rows, 0, counts[0])
+        other.write_rows(rows, 0)
         one.trade_places(other)
 
     def capture(self) -> None:
@@ -338,14 +341,28 @@ class DeviceBody:
             copy(source, target)
         self._lm.wait()
 
-    def read_rows(self, count: int) -> Rows:
-        sizes, read = self._lm.sizes, self._lm.lane.placement.read
-        heads = [read(buffer) for buffer in self._lm.arena.heads(self.slot, 0, count)]
-        return np.stack(heads).reshape(2 * sizes.layers, sizes.kv_heads, count, sizes.head_dim)
+    def shareable(self, count: int) -> int:
+        """Nothing: a GPU maps memory in pieces of 2 MiB, and a head's rows of a beginning are mostly less."""
+        return 0
 
-    def write_rows(self, rows: Rows, start: int, count: int) -> None:
+    def share(self, count: int) -> int:
+        return 0
+
+    def shared(self, count: int) -> SharedBeginning:
+        return NOTHING_SHARED
+
+    def show(self, beginning: SharedBeginning, start: int, stop: int) -> int:
+        return start
+
+    def read_rows(self, count: int, start: int = 0) -> Rows:
+        sizes, read = self._lm.sizes, self._lm.lane.placement.read
+        heads = [read(buffer) for buffer in self._lm.arena.heads(self.slot, start, count - start)]
+        return np.stack(heads).reshape(2 * sizes.layers, sizes.kv_heads, count - start, sizes.head_dim)
+
+    def write_rows(self, rows: Rows, start: int) -> None:
+        count = rows.shape[2]
         write, heads = self._lm.lane.placement.write, self._lm.arena.heads(self.slot, start, count)
-        parts = rows[:, :, start : start + count].reshape(len(heads), count, -1)
+        parts = rows.reshape(len(heads), count, -1)
         for buffer, values in zip(heads, parts, strict=True):
             write(buffer, values)
         self._lm.wait()

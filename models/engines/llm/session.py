@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from models.engines.base import TokenConstraint, never_cancelled
 from models.engines.llm.head import F32, Ids
+from models.engines.llm.shared_rows import NOTHING_SHARED, SharedBeginning
 from models.engines.preemption import RunEnded
 from models.errors import InputError
 
@@ -55,12 +56,32 @@ class Body(Protocol):
         """
         ...
 
-    def read_rows(self, count: int) -> Rows:
-        """A copy in host memory of the first `count` positions."""
+    def shareable(self, count: int) -> int:
+        """Of how many of the first `count` positions `share` would store the keys and values."""
         ...
 
-    def write_rows(self, rows: Rows, start: int, count: int) -> None:
-        """Put back `count` positions from `start` on of what `read_rows` gave."""
+    def share(self, count: int) -> int:
+        """Store the keys and values of the first `count` positions where other texts can use them without a copy, and
+        use them from there. Returns of how many that is true: of none on a device.
+        """
+        ...
+
+    def shared(self, count: int) -> SharedBeginning:
+        """What `share` stored of the first `count` positions."""
+        ...
+
+    def show(self, beginning: SharedBeginning, start: int, stop: int) -> int:
+        """Let the positions from `start` up to `stop` have what `beginning` holds of them. Returns the first that it
+        does not hold.
+        """
+        ...
+
+    def read_rows(self, count: int, start: int = 0) -> Rows:
+        """A copy in host memory of the positions from `start` up to `count`."""
+        ...
+
+    def write_rows(self, rows: Rows, start: int) -> None:
+        """Put what `read_rows` gave, or a part of it, at the positions from `start` on."""
         ...
 
     def drop_rows(self) -> None:
@@ -94,13 +115,18 @@ Rows = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ParkedText:
-    """A text whose cache was copied to host memory. Nobody may write to `rows`; several sessions may read them."""
+    """A text whose cache was copied to host memory. Nobody may write to `rows`; several sessions may read them.
+
+    shared: its beginning, where that is stored for several texts; `rows` are those after it.
+    """
 
     tokens: tuple[int, ...]
     rows: Rows
+    shared: SharedBeginning = NOTHING_SHARED
 
     @property
     def size_bytes(self) -> int:
+        """What nobody but this one needs."""
         return self.rows.nbytes
 
 
@@ -157,6 +183,7 @@ class LmSession:
         self._tokens: list[int] = []
         self._cached = 0
         self._expected = body.capacity
+        self._shared_tokens = 0
         self.exclusive: AbstractContextManager[Any] = nullcontext()
         """Held while rows are written: a lock that the texts of one batch share, since a run may cover all of them."""
         self._writes: deque[tuple[int, int]] = deque([(0, 0)], _WRITES)
@@ -183,8 +210,10 @@ class LmSession:
 
     @property
     def kv_bytes(self) -> int:
-        """Memory that the text takes: of the whole cache, or of as many tokens as `expect` said."""
-        return self.body.bytes_for(max(self._expected, self._cached))
+        """Memory that the text takes: of the whole cache, or of as many tokens as `expect` said; without what is stored
+        once for several texts.
+        """
+        return self.body.bytes_for(max(self._expected, self._cached) - self._shared_tokens)
 
     def bytes_of(self, tokens: int) -> int:
         """Keys and values of so many tokens: what `park` copies."""
@@ -193,6 +222,10 @@ class LmSession:
     def expect(self, tokens: int) -> None:
         """The text will not be longer than `tokens` before this is called again: what memory is booked for."""
         self._expected = min(tokens, self.capacity)
+
+    def expect_shared(self, tokens: int) -> None:
+        """So many of its first tokens are stored with another text, or will be: no memory is booked for them here."""
+        self._shared_tokens = tokens
 
     @property
     def expected(self) -> int:
@@ -214,6 +247,10 @@ class LmSession:
         wanted = list(tokens[: common(other._held(), tokens)][: self.capacity])
 
         def copy(start: int, count: int) -> bool:
+            if other._written_below(start + count, since):
+                return False
+            if other.exclusive is self.exclusive:  # no run of it goes on now
+                other.body.share(start + count)
             self.body.copy_rows(other.body, start, count)
             return not other._written_below(start + count, since)
 
@@ -223,7 +260,20 @@ class LmSession:
     def park(self, count: int | None = None) -> ParkedText:
         """A copy in host memory of the first `count` tokens that are cached, or of all."""
         kept = min(self._cached, len(self._tokens), self._cached if count is None else count)
-        return ParkedText(tuple(self._tokens[:kept]), self.body.read_rows(kept))
+        shared = self.body.shared(kept)
+        return ParkedText(tuple(self._tokens[:kept]), self.body.read_rows(kept, shared.rows), shared)
+
+    def share(self, count: int) -> int:
+        """Store what is cached of the first `count` tokens once for several texts, where the device can. Returns for
+        how many tokens that is so; `park` holds them without a copy, and who restores them has none either.
+        """
+        with self.exclusive:
+            return self.body.share(min(count, len(self._held())))
+
+    @property
+    def shown(self) -> int:
+        """Of how many tokens it has no copy of its own."""
+        return self.body.shared(self._cached).rows
 
     def restore(
         self, parked: ParkedText, tokens: Sequence[int], *, at_boundary: Callable[[], None] = _no_boundary
@@ -231,8 +281,13 @@ class LmSession:
         """As `adopt`, from host memory."""
         wanted = list(tokens[: common(parked.tokens, tokens)][: self.capacity])
 
+        first = len(parked.tokens) - parked.rows.shape[2]
+
         def copy(start: int, count: int) -> bool:
-            self.body.write_rows(parked.rows, start, count)
+            stop = start + count
+            start = self.body.show(parked.shared, start, stop)
+            if start < stop:
+                self.body.write_rows(parked.rows[:, :, start - first : stop - first], start)
             return True
 
         self._take_in(wanted, copy, at_boundary)
@@ -246,7 +301,7 @@ class LmSession:
         self._hidden, self._cached = None, done
         self._tokens = wanted
         while done < len(wanted):
-            count = min(COPY_TOKENS, len(wanted) - done)
+            count = min(COPY_TOKENS - done % COPY_TOKENS, len(wanted) - done)
             with self.exclusive:
                 self._note_write(done)
                 if not copy(done, count):
@@ -273,7 +328,7 @@ class LmSession:
 
     def forget(self) -> None:
         """Drop what is cached: the text stays and is computed anew when it is next needed."""
-        self._cached, self._hidden = 0, None
+        self._cached, self._hidden, self._shared_tokens = 0, None, 0
         self._note_write(0)
         if self._release.alive:
             with self.exclusive:

@@ -83,6 +83,17 @@ def test_a_beginning_that_several_need_at_once_is_computed_once(lm: CausalLM, se
     longest = max(len(one.prompt) for one in requests)
     assert sum(len(one.prompt) for one in requests) > 3 * longest
     assert computed < 2 * longest
+    kv = service.shown()["kv"]
+    assert kv["shared"]["texts"] == len(requests)  # and it is in memory once
+    assert kv["shared"]["shown_bytes"] >= len(requests) * kv["shared"]["bytes"] * 0.8 > 0
+    own_tokens = kv["bytes"] / lm.token_bytes
+    assert own_tokens < sum(len(one.prompt) for one in requests) / 2
+    shared = [seat.session.shown for seat in service.pool._seats]
+    assert all(count > longest * 0.7 for count in shared)
+    for seat, count in zip(service.pool._seats, shared, strict=True):
+        booked = seat.session.expected - seat.session.kv_bytes // lm.token_bytes
+        assert booked in (0, count)  # the arbiter books for whoever computed it, and not for the others
+    assert sum(seat.session.kv_bytes == lm.token_bytes * seat.session.expected for seat in service.pool._seats) == 1
     assert [Asked(service, one).answer()[0] for one in requests] == together
 
 

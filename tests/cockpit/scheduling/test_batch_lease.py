@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from cockpit.arbiter.status import DraftStatus
 from cockpit.scheduling.batch_lease import BatchLease, BatchMember
 from cockpit.scheduling.dispatcher import Dispatcher, Refused
 from cockpit.scheduling.llm_lease import EvictedSessions, TaskLane
@@ -27,6 +28,8 @@ class Session:
         self.name = name
         self.kv_bytes = kv_mib * MIB
         self.forgotten = 0
+        self.drafted = 0
+        self.accepted = 0
 
     def forget(self) -> None:
         self.forgotten += 1
@@ -41,6 +44,9 @@ class Rig:
         self.dispatcher.arbiter.memory._on_evict = self.evicted.note
         lane = cast(TaskLane, SimpleNamespace(enter=lambda *_: None, step_aside=lambda: None, leave=lambda: None))
         self.lease = BatchLease(self.dispatcher, TASK, lane, self.evicted)
+
+    def drafts(self) -> DraftStatus | None:
+        return next(task.drafts for task in self.dispatcher.status().tasks if task.name == TASK)
 
     def join(self, session: Session) -> BatchMember | None:
         return self.lease.join(cast(LmSession, session), time.monotonic_ns())
@@ -173,3 +179,20 @@ def test_each_text_is_measured_from_its_arrival(rig: Rig) -> None:
     rig.lease.give_back()
     assert arbiter.latency[index].count == 1  # the batch itself is nobody's request
     assert arbiter.tokens[index] == 4
+
+
+def test_what_a_text_drafts_is_counted_for_its_task(rig: Rig) -> None:
+    rig.lease.wait(bool)
+    text = Session("api-1", 10)
+    text.drafted = text.accepted = 50  # under another task
+    member = rig.join(text)
+    assert member is not None
+    assert rig.drafts() is None
+    text.drafted, text.accepted = 56, 53
+    member.report(16)
+    text.drafted, text.accepted = 60, 54
+    member.leave()
+    shown = rig.drafts()
+    assert shown is not None
+    assert (shown.offered, shown.accepted, shown.acceptance) == (10, 4, 0.4)
+    rig.lease.give_back()

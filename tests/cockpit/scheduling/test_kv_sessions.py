@@ -264,6 +264,12 @@ def test_tokens_that_were_drafted_and_accepted_count(car: Car) -> None:
         reported = request.tokens + car.scheduler._held.take_pending()
     assert session.accepted > accepted
     assert made - 1 <= reported <= made + 1
+    tasks = {task["name"]: task for task in car.status()["tasks"]}
+    drafts = tasks[DIALOGUE]["drafts"]
+    assert 0 < drafts["accepted"] <= drafts["offered"]
+    assert drafts["acceptance"] == drafts["accepted"] / drafts["offered"]
+    assert all(task["drafts"] is None for name, task in tasks.items() if name != DIALOGUE), "nothing drafted is not 0 %"
+    assert f"{drafts['acceptance']:.0%} of {drafts['offered']}" in car.ctl("top", "--once")
 
 
 @pytest.mark.parametrize("when", [1, 2, 5, 9])

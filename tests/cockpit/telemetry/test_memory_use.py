@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from cockpit.telemetry.watch import GpuSample, NoWatch
 from tests.support.dispatchers import dispatcher_of
 
 GIB = 1 << 30
+SHOWN_BYTES = 16 << 20
 
 
 def test_a_cgroup_around_the_process_limits_its_memory(tmp_path: Path) -> None:
@@ -43,6 +46,19 @@ def test_a_cpu_counts_this_process_and_a_gpu_what_nvml_says() -> None:
             return GpuSample(memory_used_bytes=3 * GIB, memory_total_bytes=8 * GIB)
 
     assert memory_use("cuda", Gpu(""))() == MemoryUse(3 * GIB, 8 * GIB)
+
+
+def test_a_page_that_is_shown_twice_counts_once() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.truncate(SHOWN_BYTES)
+        shown = [mmap.mmap(file.fileno(), SHOWN_BYTES) for _ in range(4)]
+        before = resident_bytes()
+        for each in shown:
+            for at in range(0, SHOWN_BYTES, mmap.PAGESIZE):
+                each[at] = 1
+        assert SHOWN_BYTES * 0.9 < resident_bytes() - before < SHOWN_BYTES * 1.9
+        for each in shown:
+            each.close()
 
 
 def test_maintenance_judges_the_red_line_and_logs_both_ends(caplog: pytest.LogCaptureFixture) -> None:

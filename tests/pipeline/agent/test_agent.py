@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.harness.injections import injections
 from models.engines.llm.causal_lm import CausalLM
+from models.engines.llm.session import LmSession
 from pipeline.agent.setup import AgentSetup
 from pipeline.agent.tools import AgentTool
 from pipeline.dialogue.llm_steps import UnscheduledLlm
@@ -23,8 +24,8 @@ from pipeline.vehicle.signals import EmbeddedTree, SignalError
 
 DESTINATION = "Vehicle.Cabin.Infotainment.Navigation.DestinationSet.Latitude"
 NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
-SAMPLE = slice(3, 200, 20)
-"""Every twentieth injection; `python -m benchmarks agents --injections` runs all."""
+SAMPLE = slice(3, 200, 40)
+"""Every fortieth injection; `python -m benchmarks agents --injections` runs all."""
 
 
 class Talk:
@@ -53,11 +54,13 @@ class Talk:
 
 
 @pytest.fixture
-def talk_of(qwen: CausalLM) -> Iterator[Callable[..., Talk]]:
+def talk_of(qwen: CausalLM, prompted: LmSession) -> Iterator[Callable[..., Talk]]:
     made: list[Talk] = []
 
     def build(*arguments: Any, **more: Any) -> Talk:
         made.append(Talk(qwen, *arguments, **more))
+        assert made[-1].dialogue.agent is not None
+        made[-1].dialogue.agent.loop._session.adopt(prompted, prompted.tokens)
         return made[-1]
 
     yield build

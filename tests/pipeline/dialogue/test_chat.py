@@ -46,6 +46,23 @@ CASES: list[tuple[Language, str, str]] = [
     ("zh", "空调已经打开了。", ""),
     ("zh", "车窗是开着的。", ""),
     ("zh", '{"name": "set_window"}', ""),
+    ("en", "I'll remove milk from the list.", ""),
+    ("en", "I'll explain: a fuse protects the circuit.", "I'll explain: a fuse protects the circuit."),
+    ("en", "There are currently no timers.", ""),
+    ("en", "The appointment is at nine o'clock.", ""),
+    ("en", "Snow is expected tomorrow.", ""),
+    ("en", "Snow is frozen water.", "Snow is frozen water."),
+    ("zh", "雾灯开着，视线更好。", ""),
+    ("zh", "您的闹钟是七点。", ""),
+    ("zh", "明天天气晴朗。", ""),
+    ("zh", "雪是冰晶组成的。", "雪是冰晶组成的。"),
+    ("zh", "我正在煮面。", ""),
+    ("zh", "车辆正在越野模式下行驶。", ""),
+    ("en", "You have two trains to catch.", ""),
+    ("en", "I have received nothing.", ""),
+    ("en", "I have two new messages.", ""),
+    ("en", "It will be cloudy on Friday.", ""),
+    ("en", "Bread needs time. You need the following:\n1. Flour", "Bread needs time."),
 ]
 
 
@@ -56,6 +73,31 @@ def test_what_may_be_spoken(language: Language, text: str, expected: str, size: 
     said = "".join(talk.push(text[i : i + size]) for i in range(0, len(text), size)) + talk.close()
     assert said.strip() == expected.strip()
     assert talk.said == said
+
+
+@pytest.mark.parametrize(
+    ("language", "asked", "reply", "expected"),
+    [
+        ("zh", "脚托往上抬一点", "脚托往上抬一点。", ""),
+        ("zh", "副驾屏转向我", "把副驾屏转向您。然后呢", ""),
+        ("zh", "给我推荐几首老歌", "《老歌》", ""),
+        ("zh", "对内放电改成对外放电", "对外放电", ""),
+        ("zh", "挡板挪到后头", "挪动挡板", ""),
+        ("zh", "鲸鱼是鱼还是哺乳动物", "鲸鱼是哺乳动物。", "鲸鱼是哺乳动物。"),
+        ("zh", "法国的首都是哪里", "法国的首都是巴黎。", "法国的首都是巴黎。"),
+        ("en", "slide the tray towards me", "Sliding the tray towards you.", ""),
+        ("en", "is a whale a fish or a mammal", "A whale is a mammal.", "A whale is a mammal."),
+        ("en", "what is five plus five", "Five plus five is ten.", "Five plus five is ten."),
+        ("en", "is a tomato a fruit", "Yes, a tomato is a fruit.", "Yes, a tomato is a fruit."),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_the_user_s_own_words_are_no_answer(
+    language: Language, asked: str, reply: str, expected: str, size: int
+) -> None:
+    talk = TalkFilter(language, asked)
+    said = "".join(talk.push(reply[i : i + size]) for i in range(0, len(reply), size)) + talk.close()
+    assert said == expected
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

@@ -15,6 +15,8 @@ from models.errors import InputError
 
 SYSTEM = "You are the voice of a car. You open windows, heat seats and find the way. Answer in one short sentence. "
 PAGE_BYTES = 4096
+ROWS = 16
+"""Of a head of 64 floats, that fill a page."""
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +136,38 @@ def test_bodies_of_two_models_are_refused(lm: CausalLM, model_dir: Callable[[str
         other.adopt(donor, [1, 2, 3])
 
 
+def test_texts_of_a_batch_show_one_beginning(lm: CausalLM) -> None:
+    """The same tokens as alone, while one that shows it is given another text and the one that computed it goes."""
+    questions = ("Hello", "Is it cold outside?", "Which way?")
+    expected = [answer(lm.open_session(), prompt(lm, question)) for question in questions]
+    batch = lm.open_batch()
+    donor, *heirs = (batch.open() for _ in questions)
+    assert answer(donor, prompt(lm, questions[0])) == expected[0]
+    stored = donor.shares(prompt(lm, questions[1])) // ROWS * ROWS
+    for heir, question, tokens in zip(heirs, questions[1:], expected[1:], strict=True):
+        heir.adopt(donor, prompt(lm, question))
+        assert donor.shown == heir.shown == stored > 64
+        assert answer(heir, prompt(lm, question)) == tokens
+        assert heir.shown == stored
+        heads = rows_of(heir).shape[0] * rows_of(heir).shape[1]
+        assert shown_bytes(heir) == heads * stored // ROWS * PAGE_BYTES  # computing what follows wrote to none of it
+    status = lm.shared
+    assert status is not None
+    assert (status.texts, status.bytes) == (3, stored * donor.bytes_of(1))
+    kept = heirs[0].park(stored)
+    assert kept.size_bytes == 0
+    donor.set_tokens(prompt(lm, "Bye")[::-1])
+    heirs[0].forget()
+    assert answer(heirs[1], prompt(lm, questions[2])) == expected[2]
+    assert heirs[0].restore(kept, prompt(lm, questions[1])) == stored
+    assert answer(heirs[0], prompt(lm, questions[1])) == expected[1]
+    assert answer(donor, prompt(lm, questions[0])) == expected[0]
+    batch.close()
+    del kept
+    assert lm.shared is not None
+    assert lm.shared.bytes == 0
+
+
 def test_a_long_context_takes_memory_only_as_it_fills(model_dir: Callable[[str], Path]) -> None:
     lm = CausalLM.load(model_dir("smollm2-135m-instruct"), context_tokens=8192)
     session = lm.open_session()
@@ -155,10 +189,19 @@ def rows_of(session: LmSession) -> np.ndarray:
 
 def resident_bytes(session: LmSession) -> int:
     """Pages of the cache that are in memory, as the kernel tells them: bit 63 of each page's entry."""
+    return pages_with(session, 63) * PAGE_BYTES
+
+
+def shown_bytes(session: LmSession) -> int:
+    """Of these, those of the file that holds shared beginnings: bit 61."""
+    return pages_with(session, 61) * PAGE_BYTES
+
+
+def pages_with(session: LmSession, bit: int) -> int:
     pages = 0
     with Path("/proc/self/pagemap").open("rb") as file:
         for layer in rows_of(session):
             file.seek(layer.ctypes.data // PAGE_BYTES * 8)
             entries = np.frombuffer(file.read(layer.nbytes // PAGE_BYTES * 8), np.uint64)
-            pages += int((entries >> np.uint64(63)).sum())
-    return pages * PAGE_BYTES
+            pages += int((entries >> np.uint64(bit) & np.uint64(1)).sum())
+    return pages
