@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
+from benchmarks.gemma.session import DecodeSession, DecodeShape
 from cockpit.device.base import LaneSpec
 from cockpit.device.cuda.device import CudaDevice, open_cuda
 from cockpit.device.cuda.driver import KERNELS, BoundDriver, compile_cubin
-from cockpit.device.cuda_decode.session import DecodeSession, DecodeShape
 
 CAPACITY = 2048
 """Tokens of cache that the decode benchmarks allocate."""

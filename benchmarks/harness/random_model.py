@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cockpit.device.cuda_decode.session import (
+from benchmarks.gemma.session import (
     DecodeSession,
     DecodeShape,
     DecodeWeights,
@@ -157,7 +157,7 @@ def random_model(shape: DecodeShape, format: Format, capacity: int, seed: int) -
 
 
 def checkpoint_model(folder: Path, capacity: int, device: str = "cuda") -> Model:
-    """Real weights that models/build/llm_kernels.py wrote, as torch tensors of their own: for the peer."""
+    """Real weights that benchmarks/gemma/weights.py wrote, as torch tensors of their own: for the peer."""
     said = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))
     shape, format = DecodeShape(**said["shape"]), said["format"]
     file = np.memmap(folder / "weights.bin", np.uint8, "r")

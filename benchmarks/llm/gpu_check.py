@@ -3,8 +3,8 @@
     python -m benchmarks gpu_check [--only NAME,...] [--checkpoint FOLDER] [--gguf FILE] [--json]
 
 Exit code 0: every check passed or was skipped for a reason it says; 1: one failed; 3: no usable GPU. Needs torch for
-the random models' reference; the real model's is numpy. FOLDER: what models/build/llm_kernels.py wrote (default: the
-model store's); FILE: the GGUF it was made from (default: the model store's, if there).
+the random models' reference; the real model's is numpy. FOLDER: what benchmarks/gemma/weights.py wrote (default:
+written to the model cache when first needed); FILE: the GGUF it was made from (default: the model store's, if there).
 """
 
 from __future__ import annotations
@@ -18,13 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.gpu import lane_library, open_lanes
-from benchmarks.harness.report import command_line
-from benchmarks.llm import gpu_checkpoint
-from cockpit.device.cuda.device import CudaDevice
-from cockpit.device.cuda.driver import BoundDriver
-from cockpit.device.cuda.gate import open_gate
-from cockpit.device.cuda_decode.session import (
+from benchmarks.gemma.session import (
     DecodeKernels,
     DecodeSession,
     DecodeShape,
@@ -32,6 +26,12 @@ from cockpit.device.cuda_decode.session import (
     Format,
     build_decode_kernels,
 )
+from benchmarks.harness.gpu import lane_library, open_lanes
+from benchmarks.harness.report import command_line
+from benchmarks.llm import gpu_checkpoint
+from cockpit.device.cuda.device import CudaDevice
+from cockpit.device.cuda.driver import BoundDriver
+from cockpit.device.cuda.gate import open_gate
 from models.errors import DeviceUnavailable
 
 SMALL = DecodeShape(layers=7, vocab=16384, window=64)

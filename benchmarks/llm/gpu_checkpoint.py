@@ -2,15 +2,15 @@
 
     python -m benchmarks gpu_checkpoint [--checkpoint FOLDER] [--gguf FILE] [--context 1024] [--torch] [--json]
 
-FOLDER: what models/build/llm_kernels.py wrote (default: the model store's); FILE: the GGUF it was made from (default:
-the model store's, if there). Exit code 1 when a token is wrong; 3 without a GPU or without the weights.
+FOLDER: what benchmarks/gemma/weights.py wrote (default: written to the model cache when first needed); FILE: the GGUF
+it was made from (default: the model store's, if there). Exit code 1 when a token is wrong; 3 without a GPU or without
+the weights.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,14 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.gemma_reference import F32, GemmaReference, KernelFolder
-from benchmarks.harness.gpu import CAPACITY, bandwidth_gb_s, kernel_us, open_lanes, token_ms
-from benchmarks.harness.report import command_line, gpu
-from cockpit.device.cuda.device import CudaDevice
-from cockpit.device.cuda.driver import BoundDriver
-from cockpit.device.cuda.kernel_store import KernelStore, nvrtc_version
-from cockpit.device.cuda_decode.checkpoint import Checkpoint, load_checkpoint, load_kernels, wanted_kernels
-from cockpit.device.cuda_decode.session import (
+from benchmarks.gemma.checkpoint import Checkpoint, load_checkpoint
+from benchmarks.gemma.reference import F32, GemmaReference, KernelFolder
+from benchmarks.gemma.session import (
     DecodeKernels,
     DecodeSession,
     DecodeShape,
@@ -33,9 +28,13 @@ from cockpit.device.cuda_decode.session import (
     build_decode_kernels,
     tuned,
 )
+from benchmarks.harness.gpu import CAPACITY, bandwidth_gb_s, kernel_us, open_lanes, token_ms
+from benchmarks.harness.report import command_line, gpu
+from cockpit.device.cuda.device import CudaDevice
+from cockpit.device.cuda.driver import BoundDriver
 from models.errors import DeviceUnavailable, StartupError
 
-MODEL = "gemma-3-270m-kernels"
+MODEL = "gemma-3-270m"
 GGUF = "gemma-3-270m-q4_k_m.gguf"
 CONTINUED = 32
 EPSILON: dict[Format, float] = {"fp16": 0.02, "bf16": 0.15}
@@ -68,9 +67,9 @@ def find(folder: Path | None) -> tuple[Path | None, str]:
     if folder is not None:
         return folder, ""
     try:
-        from models.store.store import Store
+        from benchmarks.gemma.weights import built
 
-        return Store.open().built(MODEL), ""
+        return built(MODEL, GGUF), ""
     except ModuleNotFoundError as error:
         return None, f"the model store needs {error.name}, which is not installed; pass --checkpoint FOLDER"
     except StartupError as error:
@@ -94,8 +93,8 @@ def reference(folder: Path, gguf: Path | None) -> tuple[GemmaReference, str]:
     own = KernelFolder(folder)
     if gguf is None:
         return GemmaReference(own, own.shape), "float32 arithmetic on the kernels' own weights"
+    from benchmarks.gemma.weights import kernel_shape
     from models.build.llm_gguf import Checkpoint as Gguf
-    from models.build.llm_kernels import kernel_shape
 
     opened = Gguf.open(gguf)
     shape: Any = kernel_shape(opened)
@@ -136,11 +135,7 @@ def check_checkpoint(device: CudaDevice, driver: BoundDriver, folder: Path, gguf
     lanes = ("navigation:1", "dialogue:2")
     loaded = load_checkpoint(driver, folder, device.lanes[lanes[0]].stream, CAPACITY)
     shape, format = loaded.weights.shape, loaded.weights.format
-    with tempfile.TemporaryDirectory() as cache:  # compiled to disk and loaded from there, as a serving process does
-        store = KernelStore(Path(cache))
-        for wanted in wanted_kernels([folder]):
-            store.build(wanted, device.facts, nvrtc_version())
-        kernels = load_kernels(driver, device.facts, store, loaded.weights)
+    kernels = build_decode_kernels(driver, device.facts.capability, shape, format, tuned(shape, format))
     judging, source = reference(folder, gguf)
     result: dict[str, Any] = {"ok": True, "reference": source, "format": format, "epsilon": EPSILON[format]}
     sessions = {name: _open(driver, device, name, kernels, loaded) for name in lanes}

@@ -16,11 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from benchmarks.harness.gpu import CAPACITY, bandwidth_gb_s, kernel_us, open_lanes, token_ms
-from benchmarks.harness.report import command_line, gpu_driver
-from cockpit.device.cuda.device import CudaDevice
-from cockpit.device.cuda.driver import BoundDriver
-from cockpit.device.cuda_decode.session import (
+from benchmarks.gemma.session import (
     TUNED,
     DecodeKernels,
     DecodeSession,
@@ -29,6 +25,10 @@ from cockpit.device.cuda_decode.session import (
     Format,
     build_decode_kernels,
 )
+from benchmarks.harness.gpu import CAPACITY, bandwidth_gb_s, kernel_us, open_lanes, token_ms
+from benchmarks.harness.report import command_line, gpu_driver
+from cockpit.device.cuda.device import CudaDevice
+from cockpit.device.cuda.driver import BoundDriver
 from models.errors import DeviceUnavailable
 
 

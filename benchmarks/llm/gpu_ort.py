@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.gemma.session import DecodeShape
 from benchmarks.harness.gpu import CAPACITY, bandwidth_gb_s, open_lanes, timed
 from benchmarks.harness.random_model import Model, random_model
 from benchmarks.harness.report import Report, command_line, head, report_options
 from benchmarks.peers.ort_graph import GraphPlan
 from benchmarks.peers.ort_session import Stepper, compare, weights_of
 from cockpit.device.cuda.driver import BoundDriver
-from cockpit.device.cuda_decode.session import DecodeShape
 from models.errors import CockpitError
 
 TOKENS = 40

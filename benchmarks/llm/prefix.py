@@ -33,6 +33,8 @@ SESSIONS = 10
 CACHES = 2
 PARKED_BYTES = 2 << 30
 MIB = 1 << 20
+TEXT_TOKENS = 1024
+"""Of the shared beginning whose memory is compared."""
 REPLY_TOKENS = 4
 SYSTEM = "The driver may ask for warmth, windows, music and the way; every answer is one short sentence. "
 QUESTION = "\nIt is 08:{minute:02d}. Question {minute}: how far is it?\n"
@@ -92,7 +94,8 @@ def copies(lm: CausalLM, tokens: Sequence[int]) -> dict[str, float]:
 
 
 def texts(lm: CausalLM, computed: LmSession, count: int) -> dict[str, Any]:
-    """`count` texts that begin alike: memory (Pss, MiB) and ms per text, showing one copy and with a copy each.
+    """`count` texts that begin alike: memory (Pss, MiB) after an answer of each, and ms per text to take the beginning
+    over, showing one copy and with a copy each.
 
     computed: a text of the beginning.
     """
@@ -103,18 +106,16 @@ def texts(lm: CausalLM, computed: LmSession, count: int) -> dict[str, Any]:
     said = []
     for name, open_session in (("copied", lm.open_session), ("shown", batch.open)):  # texts of a batch share
         first, *others = (open_session() for _ in range(count))
-        first.adopt(computed, prefix)
         before, times_ms = resident_bytes(), []
+        first.adopt(computed, prefix)
         for session in others:
             start_s = time.perf_counter()
             session.adopt(first, prefix)
             times_ms.append((time.perf_counter() - start_s) * 1e3)
-        adopted = resident_bytes()
         going = [_goes_on(session, prefix, ids) for session, ids in zip((first, *others), questions, strict=True)]
         said.append(going)
         row |= {
-            f"{name}_mb": (adopted - before) / MIB,
-            f"{name}_answered_mb": (resident_bytes() - before) / MIB,
+            f"{name}_mb": (resident_bytes() - before) / MIB,
             f"{name}_second_ms": times_ms[0],
             f"{name}_later_ms": statistics.median(times_ms[1:]),
         }
@@ -159,7 +160,6 @@ def table_of_texts(rows: Sequence[dict[str, Any]]) -> str:
         ("texts", "{texts}"),
         ("a copy each", "{copied_mb:.0f} MB"),
         ("one copy", "{shown_mb:.0f} MB"),
-        ("after answers", "{copied_answered_mb:.0f}, {shown_answered_mb:.0f} MB"),
         ("a copy takes", "{copied_later_ms:.1f} ms"),
         ("storing for the second", "{shown_second_ms:.1f} ms"),
         ("showing", "{shown_later_ms:.1f} ms"),
@@ -173,18 +173,17 @@ def table_of_texts(rows: Sequence[dict[str, Any]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
     parser = command_line(__name__, __doc__)
-    parser.add_argument("--tokens", default="1024,4096", help="lengths of the shared beginning, comma-separated")
+    parser.add_argument("--tokens", default="1024,4096", help="lengths of the shared beginning; empty: none")
     parser.add_argument("--model", default=MODEL, help="a model of kind llm")
-    parser.add_argument("--sessions", default="8,32", help="numbers of texts with the first length, comma-separated")
+    parser.add_argument("--sessions", default="8,32", help=f"numbers of texts with {TEXT_TOKENS} shared tokens")
     options = parser.parse_args(arguments)
-    lengths = [int(length) for length in options.tokens.split(",")]
+    lengths = [int(length) for length in options.tokens.split(",") if length]
     folder: Path = Store.open().ensure(options.model)
-    lm = CausalLM.load(folder, context_tokens=max(lengths) + 128)
+    lm = CausalLM.load(folder, context_tokens=max([TEXT_TOKENS, *lengths]) + 128)
     lm.warm_up()
     rows = [measure(lm, length) for length in lengths]
-    prefix = (lm.tokenizer.encode(SYSTEM) * lengths[0])[: lengths[0]]
     computed = lm.open_session()
-    computed.set_tokens(prefix)
+    computed.set_tokens((lm.tokenizer.encode(SYSTEM) * TEXT_TOKENS)[:TEXT_TOKENS])
     beside = [texts(lm, computed, int(count)) for count in options.sessions.split(",")]
     if options.json:
         print(json.dumps({"model": options.model, "rows": rows, "texts": beside}))

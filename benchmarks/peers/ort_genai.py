@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import onnx
 
+from benchmarks.gemma.session import DecodeShape
 from benchmarks.peers.ort_graph import GraphPlan, external, genai_graph, weight_shapes
-from cockpit.device.cuda_decode.session import DecodeShape
 
 FILE = "weights.bin"
 ALIGN = 4096

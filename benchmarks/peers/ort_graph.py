@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from cockpit.device.cuda_decode.session import DecodeShape
+from benchmarks.gemma.session import DecodeShape
 
 HEAD_DIM = 256
 NOWHERE = "given-by-the-session.bin"

@@ -11,9 +11,9 @@ import numpy as np
 import onnxruntime as ort
 import torch
 
+from benchmarks.gemma.session import DecodeShape
 from benchmarks.harness.random_model import HEAD_DIM, Model, Reference
 from benchmarks.peers.ort_graph import NOWHERE, GraphPlan, decode_graph
-from cockpit.device.cuda_decode.session import DecodeShape
 
 TOLERANCE = 5e-2
 """Relative error of fp16 logits against fp32 over all layers."""

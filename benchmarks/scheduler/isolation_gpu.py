@@ -8,14 +8,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness.gpu import lane_library, open_lanes, timed
-from benchmarks.harness.random_model import fill_cache, random_model, view
-from benchmarks.harness.report import gpu_driver
-from benchmarks.scheduler.contention import Case, CaseSet
-from cockpit.device.cuda.driver import BoundDriver
-from cockpit.device.cuda.gate import DeviceGate, open_gate
-from cockpit.device.cuda_decode.gemm import open_gemm
-from cockpit.device.cuda_decode.session import (
+from benchmarks.gemma.gemm import open_gemm
+from benchmarks.gemma.session import (
     TUNED,
     DecodeKernels,
     DecodeSession,
@@ -23,6 +17,12 @@ from cockpit.device.cuda_decode.session import (
     DecodeWeights,
     build_decode_kernels,
 )
+from benchmarks.harness.gpu import lane_library, open_lanes, timed
+from benchmarks.harness.random_model import fill_cache, random_model, view
+from benchmarks.harness.report import gpu_driver
+from benchmarks.scheduler.contention import Case, CaseSet
+from cockpit.device.cuda.driver import BoundDriver
+from cockpit.device.cuda.gate import DeviceGate, open_gate
 
 BURST_TOKENS = 8
 CONTEXT = 1024

@@ -9,7 +9,6 @@ import typer
 from cockpit.cli.output import JsonFlag, print_json
 from cockpit.device.cuda.driver import BoundDriver
 from cockpit.device.cuda.kernel_store import KernelStore, nvrtc_version
-from cockpit.device.cuda_decode.checkpoint import wanted_kernels
 from cockpit.device.cuda_decode.serving import served_sources
 from models.engines.llm.causal_lm import DEVICE_SUFFIXES
 from models.errors import ModelMissing
@@ -20,7 +19,7 @@ app = typer.Typer(help="Compile the GPU kernels for the device here.", no_args_i
 
 @app.command()
 def build(json: JsonFlag = False) -> None:
-    """Compile for GPU 0: the lanes' kernels, and the decode kernels of every built model that they serve.
+    """Compile for GPU 0: the decode kernels of every built model that they serve.
 
     A model that is not built is left out; one that is damaged, or was built for something else, is an error.
     """
@@ -33,7 +32,7 @@ def build(json: JsonFlag = False) -> None:
         there = [name for name in named if name.endswith(ending) and not isinstance(models.fault(name), ModelMissing)]
         return list(models.built_all(there).values())
 
-    sources = [*wanted_kernels(built("decode-kernels")), *served_sources(built("causal-lm", DEVICE_SUFFIXES["f16"]))]
+    sources = served_sources(built("causal-lm", DEVICE_SUFFIXES["f16"]))
     paths = [kernels.build(source, facts, nvrtc) for source in sources]
     if json:
         print_json({"device": facts.name, "capability": facts.capability, "nvrtc": nvrtc, "kernels": paths})

@@ -99,7 +99,6 @@ Role = Literal["asr", "llm", "voice-en", "voice-zh", "vad", "phonemes", "wake"]
 Engine = Literal[
     "whisper",
     "causal-lm",
-    "decode-kernels",
     "piper",
     "zh-voice",
     "espeak-ng",

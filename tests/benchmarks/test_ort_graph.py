@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks.gemma.session import DecodeShape
 from benchmarks.harness.random_model import HEAD_DIM, Layer, Model, Reference, pack
 from benchmarks.peers.ort_graph import GraphPlan
 from benchmarks.peers.ort_session import Stepper, compare, weights_of
-from cockpit.device.cuda_decode.session import DecodeShape
 
 SHAPE = DecodeShape(hidden=256, layers=7, q_heads=4, kv_heads=2, ffn=512, vocab=600, window=6)
 CAPACITY = 16

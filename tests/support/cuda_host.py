@@ -16,11 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from cockpit.device.cuda.driver import KERNELS
-
 SHIM = Path(__file__).with_name("cuda_on_host.hpp")
 NAMES = ("qkv", "attention", "o_proj", "gate_up", "down", "lm_head")
-"""The kernels of decode.cu."""
+"""The kernels of benchmarks/gemma/decode.cu."""
 PTX = {
     "cvt.f32.f16": "f = half_float(bits)",
     "cvt.rn.f16.f32": "out = float_half(lo) | float_half(hi) << 16",
@@ -53,10 +51,10 @@ def host_source(text: str) -> str:
     return f'#include "{SHIM}"\n{code}\nextern "C" void run({parameters}) {{\n{calls}\n}}\n'
 
 
-def compile_for_host(folder: Path, defines: Sequence[str], file: str = "decode.cu") -> ctypes.CDLL:
-    """Build and load. Raises CalledProcessError when the compiler refuses."""
+def compile_for_host(folder: Path, defines: Sequence[str], file: Path) -> ctypes.CDLL:
+    """Build and load the kernels in `file`. Raises CalledProcessError when the compiler refuses."""
     source, library = folder / "decode.cpp", folder / "decode.so"
-    source.write_text(host_source((KERNELS / file).read_text(encoding="utf-8")), encoding="utf-8")
+    source.write_text(host_source(file.read_text(encoding="utf-8")), encoding="utf-8")
     options = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", *(f"-D{define}" for define in defines)]
     subprocess.run(["g++", *options, "-o", str(library), str(source)], check=True, capture_output=True, text=True)
     return ctypes.CDLL(str(library))

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime as ort
 
 from cockpit.device.base import Lane
-from cockpit.device.cuda.driver import BoundDriver, DeviceFacts
+from cockpit.device.cuda.driver import KERNELS, BoundDriver, DeviceFacts
 from cockpit.device.cuda.kernel_store import KernelSource, KernelStore
 from cockpit.device.cuda_decode.serving import StepDecoders, served_sources
 from models.engines.llm.steps import StepDecoder, StepModel
@@ -38,7 +38,7 @@ class KernelPlacement(CpuPlacement):
     def __init__(self, folder: Path, scratch: Path) -> None:
         super().__init__(2)
         (source,) = served_sources([folder])
-        self.driver = HostDriver(compile_for_host(scratch, source.defines, source.file))
+        self.driver = HostDriver(compile_for_host(scratch, source.defines, KERNELS / source.file))
         self.decoders = StepDecoders(cast(BoundDriver, self.driver), FACTS, cast(KernelStore, HostStore(source)))
         self._kept: list[Any] = []
 

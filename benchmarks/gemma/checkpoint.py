@@ -1,4 +1,4 @@
-"""Real weights for the decode kernels: a folder that models/build/llm_kernels.py wrote, copied to the device once.
+"""Real weights for the decode kernels: a folder that benchmarks/gemma/weights.py wrote, copied to the device once.
 
 Any number of sessions, in any lanes, decode from one loaded checkpoint; each has only its own cache and graph.
 """
@@ -6,30 +6,25 @@ Any number of sessions, in any lanes, decode from one loaded checkpoint; each ha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cockpit.device.cuda.driver import BoundDriver, DeviceFacts
-from cockpit.device.cuda.kernel_store import LANE, KernelSource, KernelStore
-from cockpit.device.cuda_decode.session import (
-    DecodeKernels,
+from benchmarks.gemma.session import (
     DecodeShape,
     DecodeWeights,
     LayerAddresses,
     MatrixAddress,
-    decode_source,
-    load_decode_kernels,
-    tuned,
 )
-from models.errors import InputError, ModelMissing, fetch_command
+from cockpit.device.cuda.driver import BoundDriver
+from models.errors import InputError, ModelMissing
 
 HEAD_DIM = 256
 _PIECE_BYTES = 32 << 20
 _FILES = ("kernels.json", "weights.bin")
+_WRITE = "write it with: python -m benchmarks.gemma.weights MODEL.gguf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +55,11 @@ def load_checkpoint(driver: BoundDriver, folder: Path, stream: int, positions: i
     """
     missing = [name for name in _FILES if not (folder / name).is_file()]
     if missing:
-        raise ModelMissing(f"{folder} lacks {', '.join(missing)}; run: {fetch_command(folder.name)}")
+        raise ModelMissing(f"{folder} lacks {', '.join(missing)}; {_WRITE} {folder}")
     said: dict[str, Any] = json.loads((folder / "kernels.json").read_text(encoding="utf-8"))
     size = int(said["size_bytes"])
     if (folder / "weights.bin").stat().st_size != size:
-        raise InputError(f"{folder / 'weights.bin'} is not {size} bytes; run: {fetch_command(folder.name)}")
+        raise InputError(f"{folder / 'weights.bin'} is not {size} bytes; {_WRITE} {folder}")
     if not 0 < positions <= said["context_tokens"]:
         raise InputError(f"{positions} positions are outside 1..{said['context_tokens']} of {folder.name}")
     shape = DecodeShape(**said["shape"])
@@ -83,21 +78,6 @@ def load_checkpoint(driver: BoundDriver, folder: Path, stream: int, positions: i
         raise
     weights = _weights(said, shape, base, (addresses[1], addresses[2]), positions)
     return Checkpoint(weights, said["bos_id"], frozenset(said["stop_ids"]), size, driver, tuple(addresses))
-
-
-def wanted_kernels(folders: Iterable[Path]) -> list[KernelSource]:
-    """What must be compiled to serve the models in `folders`: the lanes' kernels, and theirs."""
-    said = [json.loads((folder / "kernels.json").read_text(encoding="utf-8")) for folder in folders]
-    shapes = [(DecodeShape(**one["shape"]), one["format"]) for one in said]
-    return [LANE, *(decode_source(shape, format, tuned(shape, format)) for shape, format in shapes)]
-
-
-def load_kernels(driver: BoundDriver, facts: DeviceFacts, store: KernelStore, weights: DecodeWeights) -> DecodeKernels:
-    """The compiled kernels of a loaded model. Raises ModelMissing or FingerprintMismatch: `cockpit kernels build`."""
-    shape, format = weights.shape, weights.format
-    tuning = tuned(shape, format)
-    image = store.load(decode_source(shape, format, tuning), facts)
-    return load_decode_kernels(driver, image, shape, format, tuning)
 
 
 def _weights(

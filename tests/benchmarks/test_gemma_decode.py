@@ -1,19 +1,17 @@
-"""What surrounds the decode kernels and can be held to account without a GPU: layout, sizes, launches, the gate."""
+"""What surrounds the decode kernels and can be held to account without a GPU: layout, sizes, launches."""
 
 from __future__ import annotations
 
 import ctypes
 import re
 import struct
-import threading
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
-from cockpit.device.cuda.driver import KERNELS, BoundDriver
-from cockpit.device.cuda.gate import DeviceGate
-from cockpit.device.cuda_decode.session import (
+from benchmarks.gemma.session import (
+    SOURCE,
     DecodeKernels,
     DecodeSession,
     DecodeShape,
@@ -25,6 +23,8 @@ from cockpit.device.cuda_decode.session import (
     decode_defines,
     tuned,
 )
+from cockpit.device.cuda.driver import BoundDriver
+from cockpit.device.cuda.gate import DeviceGate
 from models.errors import DeviceUnavailable
 
 SHAPE = DecodeShape(layers=7, vocab=1024)
@@ -110,7 +110,7 @@ def test_arguments_are_as_long_as_the_kernels_structs() -> None:
     launcher = FakeLauncher()
     session(launcher).open()
     lengths = {launch[0]: [len(argument) for argument in launch[3]] for launch in launcher.launches}
-    source = (KERNELS / "decode.cu").read_text(encoding="utf-8")
+    source = SOURCE.read_text(encoding="utf-8")
     size = {name: struct_bytes(source, name) for name in ("Matrix", "Residual", "Choice", "Attention", "Partial")}
     assert lengths == {
         "qkv": [size["Matrix"], size["Residual"], 8],
@@ -144,6 +144,12 @@ def test_residual_never_reads_what_it_writes() -> None:
             assert (x_in == 0) == (delta == 0) == (w_post == 0)
             looked.add(kernel)
     assert looked == {"qkv", "gate_up", "lm_head"}
+
+
+def make_gate(launcher: FakeLauncher) -> DeviceGate:
+    page = (ctypes.c_uint32 * 1024)()
+    word = ctypes.c_uint32.from_buffer(page)
+    return DeviceGate(cast(BoundDriver, launcher), "gate", word, 0x1000)
 
 
 def test_gates_stand_at_every_boundary_and_what_follows_them_waits() -> None:
@@ -240,51 +246,10 @@ def test_tiles_of_down() -> None:
 
 
 def test_every_macro_of_the_kernels_is_defined() -> None:
-    source = (KERNELS / "decode.cu").read_text(encoding="utf-8")
+    source = SOURCE.read_text(encoding="utf-8")
     own = set(re.findall(r"#define (\w+)", source))
     given = {define.split("=")[0] for define in decode_defines(SHAPE, "int4", DecodeTuning())}
     code = re.sub(r"//.*|\"[^\"]*\"", "", source)
     used = set(re.findall(r"\b[A-Z][A-Z_]{2,}\b", code)) - {"TILE_K"}  # a template parameter
     assert used <= own | given
     assert given <= used
-
-
-# --- the gate --------------------------------------------------------------------------------------------------------
-def make_gate(launcher: FakeLauncher) -> DeviceGate:
-    page = (ctypes.c_uint32 * 1024)()
-    word = ctypes.c_uint32.from_buffer(page)
-    return DeviceGate(cast(BoundDriver, launcher), "gate", word, 0x1000)
-
-
-def test_gate_word_follows_the_holders() -> None:
-    gate = make_gate(FakeLauncher())
-    with gate.hold():
-        assert (gate._word.value, gate.closed) == (1, True)
-        with gate.hold():
-            pass
-        assert (gate._word.value, gate.closed) == (1, True), "another still holds it"
-    assert (gate._word.value, gate.closed) == (0, False)
-
-
-def test_gate_kernel_is_told_where_the_word_is() -> None:
-    launcher = FakeLauncher()
-    make_gate(launcher).launch(9)
-    (launch,) = launcher.launches
-    assert struct.unpack("Q", launch[3][0]) == (0x1000,)
-    assert struct.unpack("Q", launch[3][2])[0] > 0, "a parked kernel must give up some day"
-
-
-def test_gate_word_is_never_left_closed_by_a_race() -> None:
-    gate = make_gate(FakeLauncher())
-
-    def urgent() -> None:
-        for _ in range(300):
-            with gate.hold():
-                assert gate._word.value == 1
-
-    threads = [threading.Thread(target=urgent) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (gate._word.value, gate.holders) == (0, 0)

@@ -1,6 +1,6 @@
 """GGUF checkpoint -> weights.bin + kernels.json: what the project's own decode kernels read, ready to be copied up.
 
-Layout (as cockpit/device/kernels/decode.cu wants it): every matrix row-major in 16-bit floats, q, k and v stacked,
+Layout (as benchmarks/gemma/decode.cu wants it): every matrix row-major in 16-bit floats, q, k and v stacked,
 rows of gate and up alternating, the embedding serving as LM head too; norms float32 with the 1 already added (GGUF
 stores them so). Sections start at multiples of 256 bytes. RoPE tables are made by the loader, for the length it serves.
 """
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from models.build.llm_gguf import F32, GEMMA_FULL_EVERY, GEMMA_LOCAL_THETA, Checkpoint
 from models.errors import InputError
+from models.store.store import Store
 
 Format = Literal["fp16", "bf16"]
 Progress = Callable[[str, float], None]
@@ -59,7 +60,7 @@ def build_kernel_weights(gguf: Path, out: Path, *, format: Format = "fp16", prog
 
 
 def kernel_shape(checkpoint: Checkpoint) -> dict[str, int | float]:
-    """The fields of cockpit.device.cuda_decode.session.DecodeShape. Raises InputError for a model not served."""
+    """The fields of benchmarks.gemma.session.DecodeShape. Raises InputError for a model not served."""
     s = checkpoint.shape()
     factor = float(checkpoint.field("gemma3.rope.scaling.factor", 1.0))
     if not s.gemma or s.head_dim != HEAD_DIM or not s.tied:
@@ -113,5 +114,18 @@ def halves(values: F32, format: Format, name: str) -> NDArray[np.uint16]:
     return values.astype(np.float16).view(np.uint16)
 
 
-if __name__ == "__main__":  # python -m models.build.llm_kernels MODEL.gguf FOLDER: a machine without the model store
+def built(model: str, gguf: str) -> Path:
+    """The folder in the model cache with the weights of `model`, written from its file `gguf` when it is not there.
+
+    Raises ModelMissing when the model is not fetched.
+    """
+    store = Store.open()
+    source = store.source(model, gguf)
+    folder = store.root / "benchmarks" / f"{model}-kernels"
+    if not (folder / "kernels.json").is_file():  # written last
+        build_kernel_weights(source, folder)
+    return folder
+
+
+if __name__ == "__main__":  # python -m benchmarks.gemma.weights MODEL.gguf FOLDER: a machine without the model store
     build_kernel_weights(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -10,13 +10,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from cockpit.device.cuda.driver import BoundDriver, compile_cubin
 from cockpit.device.cuda.gate import DeviceGate
-from cockpit.device.cuda.kernel_store import KernelSource
 from models.errors import DeviceUnavailable
 
+SOURCE = Path(__file__).with_name("decode.cu")
 Format = Literal["fp16", "int8", "int4", "bf16"]
 _FORMAT_NUMBER = {"fp16": 0, "int8": 1, "int4": 2, "bf16": 3}
 _HEAD_DIM = 256
@@ -92,7 +93,7 @@ class DecodeShape:
 
 @dataclass(frozen=True, slots=True)
 class MatrixAddress:
-    """One matrix on the device in the tile order of kernels/decode.cu. scales: 0 where the format has none."""
+    """One matrix on the device in the tile order of decode.cu. scales: 0 where the format has none."""
 
     weights: int
     scales: int
@@ -171,7 +172,7 @@ class DecodeKernels:
 
 
 def decode_defines(shape: DecodeShape, format: Format, tuning: DecodeTuning) -> tuple[str, ...]:
-    """Macros of kernels/decode.cu. Raises DeviceUnavailable for a shape the kernels do not serve."""
+    """Macros of decode.cu. Raises DeviceUnavailable for a shape the kernels do not serve."""
     granule = 512 if format in ("int8", "int4") else 32  # integer rows fill whole rounds of 16-byte loads
     fits = shape.hidden % granule == 0 and shape.attention_width % granule == 0 and shape.down_columns
     heads = shape.q_heads % shape.kv_heads == 0 and shape.q_heads // shape.kv_heads <= _MOST_GROUPED
@@ -194,15 +195,10 @@ def decode_defines(shape: DecodeShape, format: Format, tuning: DecodeTuning) -> 
     )
 
 
-def decode_source(shape: DecodeShape, format: Format, tuning: DecodeTuning) -> KernelSource:
-    """What is compiled for one model shape. Raises DeviceUnavailable for a shape the kernels do not serve."""
-    return KernelSource("decode.cu", decode_defines(shape, format, tuning))
-
-
 def load_decode_kernels(
     driver: BoundDriver, image: bytes, shape: DecodeShape, format: Format, tuning: DecodeTuning
 ) -> DecodeKernels:
-    """Load the cubin that `decode_source` of the same shape, format and tuning was compiled to."""
+    """Load the cubin that decode.cu was compiled to with `decode_defines` of the same shape, format and tuning."""
     library = driver.library(image)
     names = ("qkv", "attention", "o_proj", "gate_up", "down", "lm_head")
     functions = {name: driver.kernel(library, name) for name in names}
@@ -214,9 +210,9 @@ def load_decode_kernels(
 def build_decode_kernels(
     driver: BoundDriver, capability: tuple[int, int], shape: DecodeShape, format: Format, tuning: DecodeTuning
 ) -> DecodeKernels:
-    """Compile here and now, and load: for benchmarks. Serving loads what `cockpit kernels build` compiled."""
-    source = decode_source(shape, format, tuning)
-    return load_decode_kernels(driver, compile_cubin(source.text, capability, source.defines), shape, format, tuning)
+    """Compile here and now, and load. Raises DeviceUnavailable for a shape the kernels do not serve."""
+    image = compile_cubin(SOURCE.read_text(encoding="utf-8"), capability, decode_defines(shape, format, tuning))
+    return load_decode_kernels(driver, image, shape, format, tuning)
 
 
 @dataclass(slots=True)
@@ -387,7 +383,7 @@ class DecodeSession:
         self.driver.launch(function, grid, _ATTENTION_BLOCK, self.stream, arguments, early=tuning.early)
 
     def _down_shared(self) -> int:
-        """Dynamic shared memory of `down`: activations as kernels/decode.cu lays them out, then partial sums."""
+        """Dynamic shared memory of `down`: activations as decode.cu lays them out, then partial sums."""
         shape, tuning = self.weights.shape, self.kernels.tuning
         quantised = self.kernels.format in ("int8", "int4")
         rows = 2 if quantised else 1

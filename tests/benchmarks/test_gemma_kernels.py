@@ -1,12 +1,11 @@
-"""The decode kernels' own code on the host, from a GGUF file to tokens; the reference that judges; cubins on disk."""
+"""The decode kernels' own code on the host, from a GGUF file to tokens; the reference that judges."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,29 +14,25 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.harness.gemma_reference import GemmaReference, KernelFolder
-from benchmarks.harness.random_model import Reference as TorchReference
-from benchmarks.harness.random_model import checkpoint_model
-from benchmarks.llm.gpu_checkpoint import GGUF, SENTENCES, agreement, continue_text, prompts
-from cockpit.device.cuda.driver import BoundDriver, DeviceFacts
-from cockpit.device.cuda.kernel_store import LANE, KernelStore
-from cockpit.device.cuda_decode.checkpoint import load_checkpoint, load_kernels, wanted_kernels
-from cockpit.device.cuda_decode.session import (
+from benchmarks.gemma.checkpoint import load_checkpoint
+from benchmarks.gemma.reference import GemmaReference, KernelFolder
+from benchmarks.gemma.session import (
+    SOURCE,
     DecodeKernels,
     DecodeSession,
     DecodeShape,
     DecodeTuning,
-    DecodeWeights,
     Format,
-    MatrixAddress,
     decode_defines,
-    decode_source,
-    tuned,
 )
+from benchmarks.gemma.weights import build_kernel_weights, halves, kernel_shape
+from benchmarks.harness.random_model import Reference as TorchReference
+from benchmarks.harness.random_model import checkpoint_model
+from benchmarks.llm.gpu_checkpoint import GGUF, SENTENCES, agreement, continue_text, prompts
+from cockpit.device.cuda.driver import BoundDriver
 from models.build.llm_gguf import Checkpoint as Gguf
-from models.build.llm_kernels import build_kernel_weights, halves, kernel_shape
 from models.engines.llm.causal_lm import CausalLM
-from models.errors import FingerprintMismatch, InputError, ModelMissing
+from models.errors import InputError, ModelMissing
 from models.store.store import Store
 from tests.support.cuda_host import NAMES, HostDriver, compile_for_host
 
@@ -109,7 +104,7 @@ def test_kernels_continue_a_text_as_the_reference_does(small: Path, tmp_path: Pa
     build_kernel_weights(small, tmp_path, format=cast(Any, format))
     tuning = DecodeTuning(block=64, splits=2, attention_batch=2)
     folder = KernelFolder(tmp_path)
-    driver = HostDriver(compile_for_host(tmp_path, decode_defines(folder.shape, format, tuning)))
+    driver = HostDriver(compile_for_host(tmp_path, decode_defines(folder.shape, format, tuning), SOURCE))
     loaded = load_checkpoint(cast(BoundDriver, driver), tmp_path, stream=9, positions=24)
     kernels = DecodeKernels(folder.shape, format, tuning, {name: name for name in NAMES})
     session = DecodeSession(cast(BoundDriver, driver), kernels, loaded.weights, 9, sms, 24).open(want_logits=True)
@@ -166,13 +161,13 @@ def test_weights_beyond_fp16_are_refused() -> None:
 
 def test_checkpoint_that_is_missing_cut_or_too_short_is_refused(small: Path, tmp_path: Path) -> None:
     driver = cast(BoundDriver, HostDriver(cast(Any, None)))
-    with pytest.raises(ModelMissing, match="cockpit models fetch --build"):
+    with pytest.raises(ModelMissing, match=r"benchmarks\.gemma\.weights MODEL\.gguf"):
         load_checkpoint(driver, tmp_path, 9, 8)
     build_kernel_weights(small, tmp_path)
     with pytest.raises(InputError, match="65 positions"):
         load_checkpoint(driver, tmp_path, 9, 65)
     os.truncate(tmp_path / "weights.bin", 1000)
-    with pytest.raises(InputError, match="cockpit models fetch --build"):
+    with pytest.raises(InputError, match=r"benchmarks\.gemma\.weights MODEL\.gguf"):
         load_checkpoint(driver, tmp_path, 9, 8)
 
 
@@ -215,73 +210,3 @@ def test_prompts_are_the_texts_they_say(engine: CausalLM) -> None:
     sentence = " Rain had fallen all night, and in the morning the road to the harbour was flooded."
     assert tuple(engine.tokenizer.encode(sentence)) == SENTENCES[0]
     assert len(prompts()["harbour"]) > 512 + 100
-
-
-# --- cubins on disk --------------------------------------------------------------------------------------------------
-HOPPER = DeviceFacts("H200", 132, 8, (9, 0), 13000, "uuid", 1)
-
-
-def test_cubin_is_built_once_and_found_by_capability(tmp_path: Path) -> None:
-    compiled: list[Any] = []
-
-    def compiler(text: str, capability: tuple[int, int], defines: Sequence[str]) -> bytes:
-        compiled.append((capability, tuple(defines)))
-        return b"cubin"
-
-    store = KernelStore(tmp_path, compiler)
-    source = decode_source(DecodeShape(), "fp16", DecodeTuning())
-    with pytest.raises(ModelMissing, match="cockpit kernels build"):
-        store.load(source, HOPPER)
-    store.build(source, HOPPER, "13.0")
-    store.build(source, HOPPER, "13.0")
-    assert compiled == [((9, 0), source.defines)]
-    assert store.load(source, HOPPER) == b"cubin"
-    for other in (replace(HOPPER, capability=(8, 7)), replace(HOPPER, capability=(10, 0))):
-        with pytest.raises(ModelMissing, match="compute capability"):
-            store.load(source, other)
-    with pytest.raises(ModelMissing, match=r"decode\.cu"):
-        store.load(decode_source(DecodeShape(), "bf16", DecodeTuning()), HOPPER)
-
-
-def test_what_a_built_model_needs_is_what_loading_asks_for(small: Path, tmp_path: Path) -> None:
-    build_kernel_weights(small, tmp_path / "small")
-    lanes, decode = wanted_kernels([tmp_path / "small"])
-    shape = KernelFolder(tmp_path / "small").shape
-    assert (lanes, decode) == (LANE, decode_source(shape, "fp16", tuned(shape, "fp16")))
-    driver, store = LoadingDriver(), KernelStore(tmp_path, lambda *_: b"cubin")
-    weights = DecodeWeights(shape, "fp16", (), MatrixAddress(0, 0, 0), 0, 0, 0, 8)
-    with pytest.raises(ModelMissing, match="cockpit kernels build"):
-        load_kernels(cast(BoundDriver, driver), HOPPER, store, weights)
-    store.build(decode, HOPPER, "13.0")
-    loaded = load_kernels(cast(BoundDriver, driver), HOPPER, store, weights)
-    assert loaded.functions == {name: (b"cubin", name) for name in NAMES}
-    assert driver.shared["down"] >= 4 * shape.ffn
-
-
-class LoadingDriver:
-    """Notes what is loaded and how much shared memory each kernel may have."""
-
-    def __init__(self) -> None:
-        self.shared: dict[str, int] = {}
-
-    def library(self, image: bytes) -> bytes:
-        return image
-
-    def kernel(self, library: bytes, name: str) -> tuple[bytes, str]:
-        return library, name
-
-    def allow_shared(self, kernel: tuple[bytes, str], size_bytes: int) -> None:
-        self.shared[kernel[1]] = size_bytes
-
-
-def test_cubin_of_another_driver_or_nvrtc_is_built_anew(tmp_path: Path) -> None:
-    images = iter((b"old", b"new driver", b"new nvrtc"))
-    store = KernelStore(tmp_path, lambda *_: next(images))
-    updated = replace(HOPPER, driver_version=13010)
-    store.build(LANE, HOPPER, "13.0")
-    with pytest.raises(FingerprintMismatch, match="cockpit kernels build"):
-        store.load(LANE, updated)
-    store.build(LANE, updated, "13.0")
-    assert store.load(LANE, updated) == b"new driver"
-    store.build(LANE, updated, "13.1")
-    assert store.load(LANE, updated) == b"new nvrtc"
