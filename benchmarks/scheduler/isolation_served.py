@@ -11,6 +11,7 @@ navigation_task through the same socket, and prompts of guidance from POST to fi
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -25,7 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chain.guidance import texts
+from benchmarks.chain.guidance import SHARES, TURNS, preempted, texts
 from benchmarks.harness.paths import AUDIO
 from benchmarks.harness.report import command_line, head, percentiles
 from benchmarks.harness.served import Address, ask
@@ -42,7 +43,6 @@ DIALOGUES = 4
 BARS = {"cpu": 1.3, "cuda": 1.07}
 """P99 beside over P99 alone, by device."""
 REQUEST_TOKENS = 8
-SHARES = (50, 95, 99)
 ROUTE = (
     "You help a navigation system. Name the lane to take in a few words. Lanes are counted from the left. "
     "The exit is announced 2000, 1000 and 300 metres ahead."
@@ -221,7 +221,7 @@ def granted(profile: str, folder: Path) -> LoadedProfile:
 
 
 def run(profile: str, requests: int, prompts: int) -> dict[str, Any]:
-    """Alone, beside, and alone again: the second alone says how steady the machine was."""
+    """Alone and beside by turns: what else the machine does is then in both."""
     recordings = sorted(AUDIO.rglob("*.wav"))[:12]
     with tempfile.TemporaryDirectory(prefix="cockpit-bench-") as name:
         folder = Path(name)
@@ -254,17 +254,22 @@ def _measured(
         with client_process(path, tasks, recordings) as order:
             order("navigate", 5, 0)
             guide(runtime, path, 3, 0)
-            for seed, case in enumerate(("alone", "beside", "alone_again"), 2):  # words of its own: none from a cache
+            spent: dict[str, dict[str, list[float]]] = {}
+            loads = []
+            for seed, case in enumerate(TURNS, 2):  # words of its own: none from a cache
                 if case == "beside":
                     order("load")
                     time.sleep(3)
-                result[case] = {
-                    "navigation_ms": percentiles(order("navigate", requests, 1), SHARES),
-                    "guidance_ms": percentiles(guide(runtime, path, prompts, seed), SHARES),
-                }
+                share = TURNS.count(case)
+                of = spent.setdefault(case, {"navigation_ms": [], "guidance_ms": []})
+                of["navigation_ms"] += order("navigate", math.ceil(requests / share), seed)
+                of["guidance_ms"] += guide(runtime, path, math.ceil(prompts / share), seed)
                 if case == "beside":
-                    result["load"] = order("stop")
-                    result["preempted"] = _preempted(assembly)
+                    loads.append(order("stop"))
+            for case, of in spent.items():
+                result[case] = {what: percentiles(values, SHARES) for what, values in of.items()}
+            result["load"] = _summed(loads)
+            result["preempted"] = preempted(assembly)
         result |= _ratios(result, loaded.profile.device)
         sys.stderr.write(table(result) + "\n")  # whatever becomes of the end of the process
     finally:
@@ -273,11 +278,11 @@ def _measured(
     return result
 
 
-def _preempted(assembly: Assembly) -> dict[str, dict[str, float]]:
-    """Runs that were ended for somebody more urgent, and the time they had taken, by task."""
-    assert assembly.service is not None
-    tasks = assembly.service.dispatcher.status(verbose=False).tasks
-    return {task.name: {"runs": task.preempted, "redone_ms": round(task.redone_ms)} for task in tasks if task.preempted}
+def _summed(loads: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What was done beside, in all turns."""
+    done = {name: sum(load["done"][name] for load in loads) for name in loads[0]["done"]}
+    failures = sorted({failure for load in loads for failure in load["failures"]})
+    return {"done": done, "failures": failures, "failed": sum(load["failed"] for load in loads)}
 
 
 def _ratios(result: Mapping[str, Any], device: str) -> dict[str, Any]:
@@ -294,11 +299,9 @@ def table(result: Mapping[str, Any]) -> str:
     """What people read."""
     lines = [f"{'':34}{'P50':>8}{'P95':>8}{'P99':>8}"]
     for what in ("navigation", "guidance"):
-        for case in ("alone", "beside", "alone_again"):
+        for case in ("alone", "beside"):
             row = result[case][f"{what}_ms"]
-            lines.append(
-                f"{what + ', ' + case.replace('_', ' ') + ', ms':34}" + "".join(f"{row[f'p{n}']:8.0f}" for n in SHARES)
-            )
+            lines.append(f"{what + ', ' + case + ', ms':34}" + "".join(f"{row[f'p{n}']:8.0f}" for n in SHARES))
         ratio = result[f"{what}_ratio"]
         lines.append(f"{what + ', beside / alone':34}" + "".join(f"{ratio[f'p{n}']:8.2f}" for n in SHARES))
     done = ", ".join(f"{count} {name}" for name, count in result["load"]["done"].items())

@@ -350,16 +350,20 @@ class Dispatcher:
         self._sync_gates()
 
     def _sync_gates(self) -> None:
-        """Closed: who must yield, and who must report once because its session is to go."""
+        """Closed: who must yield, and who must report once because its session is to go. A run is ended after its gate
+        has closed, and may begin before it opens: nobody whose run was ended finds the gate open.
+        """
         yielding = self.arbiter.yield_bits
+        before, self._ending = self._ending, yielding
         for task, switch in enumerate(self.switches):
-            if (yielding ^ self._ending) >> task & 1:
-                if yielding >> task & 1:
-                    switch.close()
-                else:
-                    switch.open()
-        self._ending = yielding
-        closed = yielding | self._nudged
+            if (before & ~yielding) >> task & 1:
+                switch.open()
+        self._turn_gates(yielding | self._nudged)
+        for task, switch in enumerate(self.switches):
+            if (yielding & ~before) >> task & 1:
+                switch.close()
+
+    def _turn_gates(self, closed: int) -> None:
         changed = self._told ^ closed
         if not changed:
             return

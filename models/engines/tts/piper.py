@@ -30,6 +30,8 @@ SAMPLES_PER_FRAME = 256
 CONTEXT_FRAMES = 12
 FIRST_CHUNK_FRAMES = 24
 CHUNK_FRAMES = 72
+CPU_CHUNKS = (12, 24, 48)
+"""Frames of the first chunks on a CPU, where shorter runs cost less: each sounds longer than the next one is made."""
 _WARM_UP_TEXT = "Okay, turning left in two hundred meters."
 
 
@@ -104,7 +106,9 @@ class PiperVoice:
         return cls(place, encoder, (opening, others), config, phonemizer)
 
     def synthesise(self, text: str) -> Iterator[Audio]:
-        """Float32 chunks in [-1, 1]: the first of about 0.28 s, the others of 0.84 s. Raises SpeechFailed."""
+        """Float32 chunks in [-1, 1] of at most 0.84 s: the first of about 0.14 s on a CPU, of 0.28 s on a GPU. Raises
+        SpeechFailed.
+        """
         if not any(character.isalnum() for character in text):
             return
         phonemes = self._phonemizer.phonemes(text, self.config.espeak_voice)
@@ -112,8 +116,9 @@ class PiperVoice:
             return
         latent = yield from redone(partial(self.latent, phonemes))
         start, frames = 0, latent.shape()[2]
+        sizes = iter((FIRST_CHUNK_FRAMES,) if self._equal_windows else CPU_CHUNKS)
         while start < frames:
-            stop = min(frames, start + (CHUNK_FRAMES if start else FIRST_CHUNK_FRAMES))
+            stop = min(frames, start + next(sizes, CHUNK_FRAMES))
             yield (yield from redone(partial(self.vocode, latent, start, stop)))
             start = stop
 

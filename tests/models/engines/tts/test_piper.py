@@ -13,7 +13,14 @@ import pytest
 
 from models.build.piper import build_piper
 from models.engines.tts.espeak import EspeakWorker
-from models.engines.tts.piper import CHUNK_FRAMES, FIRST_CHUNK_FRAMES, SAMPLES_PER_FRAME, PiperVoice
+from models.engines.tts.piper import (
+    CHUNK_FRAMES,
+    CONTEXT_FRAMES,
+    CPU_CHUNKS,
+    FIRST_CHUNK_FRAMES,
+    SAMPLES_PER_FRAME,
+    PiperVoice,
+)
 from models.errors import ConfigError, ModelMissing
 from tests.support.dispatchers import EveryOther
 
@@ -107,8 +114,15 @@ def test_odd_texts_are_finite_and_in_range(voice: PiperVoice, text: str) -> None
     assert samples.size > 0
     assert np.isfinite(samples).all()
     assert np.abs(samples).max() <= 1.0
-    assert chunks[0].size <= FIRST_CHUNK_FRAMES * SAMPLES_PER_FRAME
+    assert chunks[0].size <= CPU_CHUNKS[0] * SAMPLES_PER_FRAME
     assert max(chunk.size for chunk in chunks) <= CHUNK_FRAMES * SAMPLES_PER_FRAME
+
+
+def test_a_chunk_sounds_longer_than_the_next_one_is_made(voice: PiperVoice) -> None:
+    frames = [chunk.size // SAMPLES_PER_FRAME for chunk in voice.synthesise(TEXT)]
+    assert frames[: len(CPU_CHUNKS) + 1] == [*CPU_CHUNKS, CHUNK_FRAMES]
+    for size, following in itertools.pairwise(frames[:-1]):
+        assert following + 2 * CONTEXT_FRAMES <= 4 * size, "at four times real time it is just in time"
 
 
 def test_stopping_in_the_middle_leaves_the_voice_usable(quiet_voice: PiperVoice) -> None:
