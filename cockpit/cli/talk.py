@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -26,6 +27,7 @@ from cockpit.telemetry.logs import LogLevel, configure
 from cockpit.telemetry.trace import TraceRecorder, check_writable
 from models.errors import InputError, StartupError
 from models.store.store import Store
+from pipeline.audio.piped import taken_in
 from pipeline.audio.sink import SpeakerSink, WavSink
 from pipeline.audio.source import MicSource, Pace, WavSource
 from pipeline.frames import Language
@@ -107,7 +109,10 @@ def talking(
 
 
 def say(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE.wav...", help="Recorded speech, any rate and width.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE.wav...", help="Recorded speech, any rate and width; - is standard input."),
+    ],
     profile: ProfileName = "cpu",
     out: OutFolder = None,
     trace: TraceFile = None,
@@ -117,7 +122,11 @@ def say(
 ) -> None:
     """Play WAV files through the whole chain, one after another, at the speed they were spoken."""
     configure(log_level)
-    sources = [WavSource(file) for file in files]
+    with TemporaryDirectory(prefix="cockpit-say-") as folder:
+        _say([WavSource(taken_in(file, Path(folder))) for file in files], profile, out, trace, fast, json)
+
+
+def _say(sources: list[WavSource], profile: str, out: Path | None, trace: Path | None, fast: bool, json: bool) -> None:
     sink: Sink = WavSink(out, pace="fast") if out else NullSink()
     with talking(profile, sink, trace, live=False, quiet=json) as talk:
         pace: Pace = "fast" if fast else talk.profile.audio.pace

@@ -13,34 +13,41 @@ import soxr
 from numpy.typing import NDArray
 
 from models.errors import InputError
+from pipeline.audio.open_ended import mended
 from pipeline.frames import SAMPLE_RATE_HZ
 
 Audio = NDArray[np.float32]
 
 WAV_FORMATS = {"WAV", "WAVEX", "RF64", "W64"}
 _BLOCK_FRAMES = 4096
+_LOWEST_HZ, _HIGHEST_HZ = 4_000, 768_000
+_NEAR = 0.1
+"""Channels with at least this share of the loudest one's energy (-10 dB) are heard; the others hold no voice."""
 _CONVERT = "convert it: ffmpeg -i IN -ar 16000 -ac 1 OUT.wav"
 
 
 def open_wav(path: Path) -> soundfile.SoundFile:
     """Open a WAV for reading; its header is parsed by libsndfile and never reaches the samples.
 
-    Raises InputError naming the file and the remedy: missing, a folder, unreadable, empty, no WAV, a header cut short.
+    Raises InputError naming the file and the remedy: missing, a folder, a pipe, unreadable, empty, no WAV, a header cut
+    short, a rate that no recorder has.
     """
+    copy = None
     try:
         size_bytes = path.stat().st_size
         if path.is_dir():
             raise InputError(f"{path} is a folder; name a WAV file in it")
-        with path.open("rb"):
-            pass
+        if not path.is_file():
+            raise InputError(f"{path} is a pipe or a device, not a file; save it as a WAV first")
+        copy = mended(path)
     except FileNotFoundError as error:
         raise InputError(f"{path}: no such file; check the path") from error
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
+        raise InputError(f"{path} cannot be read ({error.strerror}); check its permissions, and the disk") from error
     if size_bytes == 0:
         raise InputError(f"{path} is empty (0 bytes); record or copy it again")
     try:
-        file = soundfile.SoundFile(path)
+        file = soundfile.SoundFile(path if copy is None else copy, closefd=True)
     except soundfile.LibsndfileError as error:
         reason = error.error_string.rstrip(".")
         raise InputError(f"{path} is no WAV file, or its header is cut short ({reason}); {_CONVERT}") from error
@@ -48,19 +55,28 @@ def open_wav(path: Path) -> soundfile.SoundFile:
         name = file.format
         file.close()
         raise InputError(f"{path} is {name}, not WAV; {_CONVERT}")
+    if not _LOWEST_HZ <= file.samplerate <= _HIGHEST_HZ:
+        rate_hz = file.samplerate
+        file.close()
+        raise InputError(
+            f"{path} says {rate_hz} Hz, which no recorder has ({_LOWEST_HZ} to {_HIGHEST_HZ}); its header is damaged: "
+            "ffmpeg -f s16le -ar RATE -ac 1 -i IN OUT.wav reads the samples at the rate that you know"
+        )
     return file
 
 
 def stream_wav(path: Path, rate_hz: int = SAMPLE_RATE_HZ) -> Iterator[Audio]:
     """Yield the file as float32 mono blocks (n,) in [-1, 1] at `rate_hz`, of any length, none empty.
 
-    Channels are averaged; other rates go through soxr as a stream. A file cut short yields what is there. Raises
-    InputError (see `open_wav`), also for samples that are no numbers.
+    Channels that are nearly as loud as the loudest are averaged, one of opposite phase turned round; other rates go
+    through soxr as a stream. A file cut short yields what is there. Raises InputError (see `open_wav`), also for
+    samples that are no numbers.
     """
     with open_wav(path) as file:
+        mix = _mix(file, path)
         resampler = None if file.samplerate == rate_hz else soxr.ResampleStream(file.samplerate, rate_hz, 1, "float32")
         while True:
-            mono = _read_mono(file, path)
+            mono = _read_mono(file, path, mix)
             done = len(mono) == 0
             block = mono if resampler is None else resampler.resample_chunk(mono, last=done)
             if len(block):
@@ -88,12 +104,34 @@ def write_wav(path: Path, samples: Audio, rate_hz: int) -> None:
         raise
 
 
-def _read_mono(file: soundfile.SoundFile, path: Path) -> Audio:
+def _mix(file: soundfile.SoundFile, path: Path) -> Audio | None:
+    """What each channel counts in the sum, float32 (channels,), found in one pass over the file; None for one alone."""
+    if file.channels == 1:
+        return None
+    products = np.zeros((file.channels, file.channels))
+    while len(block := _read(file, path)):
+        wide = block.astype(np.float64)
+        products += wide.T @ wide
+    file.seek(0)
+    energy = products.diagonal()
+    loudest = int(energy.argmax())
+    heard = energy >= _NEAR * energy[loudest]
+    signs = np.where(products[loudest] < -0.5 * np.sqrt(energy * energy[loudest]), -1.0, 1.0)
+    weights: Audio = (heard * signs / heard.sum()).astype(np.float32)
+    return weights
+
+
+def _read(file: soundfile.SoundFile, path: Path) -> Audio:
+    """The next samples, float32 (n, channels); n is 0 at the end."""
     try:
-        block = file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)
+        block: Audio = file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
         raise InputError(f"{path} cannot be decoded ({error.error_string.rstrip('.')}); {_CONVERT}") from error
-    mono: Audio = block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)
-    if not np.isfinite(mono).all():
+    if not np.isfinite(block).all():
         raise InputError(f"{path} holds samples that are no numbers (NaN or infinite); export it again as 16-bit PCM")
-    return np.ascontiguousarray(mono)
+    return block
+
+
+def _read_mono(file: soundfile.SoundFile, path: Path, mix: Audio | None) -> Audio:
+    block = _read(file, path)
+    return np.ascontiguousarray(block[:, 0] if mix is None else block @ mix)

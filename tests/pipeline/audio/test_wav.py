@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +12,14 @@ import soundfile
 from numpy.typing import NDArray
 
 from models.errors import InputError
+from pipeline.audio.piped import taken_in
 from pipeline.audio.source import WavSource
 from pipeline.audio.wav import read_wav, write_wav
 from pipeline.frames import SAMPLE_RATE_HZ, AudioFrame
 from tests.support.audio_frames import tone
 from tests.support.fake_clock import FakeClock
 from tests.support.paths import AUDIO
+from tests.support.waiting import ended
 
 SPEECH = AUDIO / "en09.wav"
 
@@ -42,6 +46,77 @@ def test_channels_are_averaged(tmp_path: Path) -> None:
     left, right = tone(0.1, 16_000), tone(0.1, 16_000, 1000.0)
     soundfile.write(tmp_path / "two.wav", np.stack([left, right], axis=1), 16_000, subtype="FLOAT")
     assert np.allclose(read_wav(tmp_path / "two.wav"), (left + right) / 2, atol=1e-6)
+
+
+def test_a_channel_of_opposite_phase_does_not_silence_the_voice(tmp_path: Path) -> None:
+    voice = tone(0.1, 16_000)
+    soundfile.write(tmp_path / "two.wav", np.stack([voice, -0.8 * voice], axis=1), 16_000, subtype="FLOAT")
+    assert np.abs(read_wav(tmp_path / "two.wav")).max() == pytest.approx(0.45, abs=0.01)
+
+
+@pytest.mark.parametrize("at", [0, 3, 7])
+def test_a_voice_on_one_of_many_channels_keeps_its_level(tmp_path: Path, at: int) -> None:
+    channels = np.full((1600, 8), 0.001)
+    channels[:, at] = tone(0.1, 16_000)
+    soundfile.write(tmp_path / "eight.wav", channels, 16_000, subtype="FLOAT")
+    assert np.allclose(read_wav(tmp_path / "eight.wav"), channels[:, at], atol=1e-6)
+
+
+def chunk(name: bytes, body: bytes) -> bytes:
+    return name + len(body).to_bytes(4, "little") + body + b"\0" * (len(body) % 2)
+
+
+def with_lengths(wav: bytes, length: int) -> bytes:
+    """The header's two lengths replaced, as a recorder leaves them that was killed or wrote to a pipe."""
+    said = length.to_bytes(4, "little")
+    return wav[:4] + said + wav[8:40] + said + wav[44:]
+
+
+@pytest.mark.parametrize("length", [0, 0x7FFFFFFF, 0xFFFFFFD3, 0xFFFFFFFF])
+@pytest.mark.parametrize(
+    "behind",
+    [b"", chunk(b"LIST", b"INFOISFT" + b"\x7f" * 51), chunk(b"LIST", b"\x7f" * 9) + chunk(b"id3 ", b"\x7f" * 300)],
+)
+def test_a_data_chunk_without_a_length_goes_on_to_the_end_or_to_the_next_chunk(
+    tmp_path: Path, length: int, behind: bytes
+) -> None:
+    path = tmp_path / "killed.wav"
+    path.write_bytes(with_lengths(SPEECH.read_bytes(), length) + behind)
+    assert np.array_equal(read_wav(path), read_wav(SPEECH))
+
+
+def test_a_file_that_really_holds_no_samples_is_silent(tmp_path: Path) -> None:
+    path = tmp_path / "none.wav"
+    path.write_bytes(with_lengths(SPEECH.read_bytes()[:44], 0))
+    assert len(read_wav(path)) == 0
+    path.write_bytes(with_lengths(SPEECH.read_bytes()[:44], 0) + chunk(b"LIST", b"x" * 40))
+    assert len(read_wav(path)) == 0
+
+
+@pytest.mark.parametrize("rate_hz", [1, 3_999, 1_000_000])
+def test_a_rate_that_no_recorder_has_is_refused(tmp_path: Path, rate_hz: int) -> None:
+    path = tmp_path / "rate.wav"
+    wav = SPEECH.read_bytes()
+    path.write_bytes(wav[:24] + rate_hz.to_bytes(4, "little") + wav[28:])
+    with pytest.raises(InputError, match=f"says {rate_hz} Hz"):
+        WavSource(path)
+
+
+def test_a_pipe_is_taken_in_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="is a pipe"):
+        WavSource(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(SPEECH.read_bytes(),), daemon=True)
+    writer.start()
+    assert np.array_equal(read_wav(taken_in(pipe, tmp_path)), read_wav(SPEECH))
+    ended(writer)
+    assert taken_in(SPEECH, tmp_path) == SPEECH
+    monkeypatch.setattr("pipeline.audio.piped.WRITER_WITHIN_S", 0.05)
+    with pytest.raises(InputError, match="nobody wrote"):
+        taken_in(pipe, tmp_path)
+    with pytest.raises(InputError, match="not a WAV file"):
+        taken_in(Path("/dev/null"), tmp_path)
 
 
 def test_speech_survives_a_detour_through_48_khz_stereo_24_bit(tmp_path: Path) -> None:
