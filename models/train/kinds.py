@@ -48,6 +48,8 @@ def side_number(maker: Maker) -> Wish:
     value = maker.rng.choice([*range(2, 40), 40, 45, 50, 60, 80, 100])
     side = maker.writer.phrase("side", {"v": numbers.said(value, maker.language, maker.rng)})
     wish = maker.any_wish()
+    while wish.chunks[0][1] == "0.value" or (not wish.chunks[0][0] and wish.chunks[1][1] == "0.value"):
+        wish = maker.any_wish()  # two numbers with only a pause between are one to the product
     if not maker.english:
         return replace(wish, chunks=(*untagged(side), ("，", ""), *wish.chunks), verbal=False)
     return _beside(maker, untagged(side), wish)

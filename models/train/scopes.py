@@ -63,8 +63,8 @@ def glued(maker: Maker, parts: list[Chunks], joint: Callable[[Maker], str] = _jo
     done: list[Chunk] = list(parts[0])
     for part in parts[1:]:
         between = joint(maker)
-        if not maker.english and between in ("", "再") and text_of(tuple(done))[-1:] in _NUMERALS:
-            between = "，" + between
+        if not maker.english and text_of(tuple(done))[-1:] in _NUMERALS:
+            between = "然后" if text_of(part)[:1] in _NUMERALS else between or "，"
         if (
             maker.english
             and between in (" and can you ", " and please ", ", and can you ")

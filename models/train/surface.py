@@ -107,8 +107,11 @@ def _hesitating(maker: Maker, chunks: Chunks) -> Chunks:
     text = chunks[i][0]
     if maker.english:
         words = text.split(" ")
-        first = 0 if words[0] else 1
-        at = rng.randrange(first, len(words) + (1 if words[-1] else 0))
+        first = 1 if not words[0] or (i and not chunks[i - 1][0].endswith(" ")) else 0
+        last = len(words) - (0 if words[-1] and (i + 1 == len(chunks) or chunks[i + 1][0].startswith(" ")) else 1)
+        if last < first:
+            return chunks
+        at = rng.randint(first, last)
         again = (
             words[at - 1]
             if at and words[at - 1].isalpha() and rng.random() < 0.5
@@ -141,10 +144,22 @@ def heard(maker: Maker, chunks: Chunks, *, question: bool, spoiled: bool) -> Chu
     if spoiled and rng.random() < 0.1:
         done = _misheard(rng, done)
     if rng.random() < 0.5:
-        done = [(re.sub("[，。]", "", text) if not tag else text, tag) for text, tag in done]
+        done = [
+            (text if tag else _PAUSE_ZH.sub("", text) if _follows_text(done, i) else _INNER_PAUSE_ZH.sub("", text), tag)
+            for i, (text, tag) in enumerate(done)
+        ]
     if rng.random() < 0.2:
         done.append(("？" if question else "。", ""))
     return tuple(done)
+
+
+_PAUSE_ZH = re.compile("[，。](?![0-9零一二三四五六七八九十百两])")
+_INNER_PAUSE_ZH = re.compile("[，。](?![0-9零一二三四五六七八九十百两]|$)")
+
+
+def _follows_text(chunks: list[Chunk], i: int) -> bool:
+    """False where a number comes next: without a pause it would run together with one before."""
+    return i + 1 == len(chunks) or not chunks[i + 1][1].endswith("value")
 
 
 def _near(rng: random.Random, chunk: Chunk) -> Chunk:

@@ -7,14 +7,18 @@ from collections import Counter
 
 import pytest
 
+from models.train import generate
 from models.train.bank import sizes
 from models.train.check import LineError, check
 from models.train.generate import main, sentences
 from models.train.grammar import TemplateError, Writer, joined, parsed
+from models.train.held_out import fingerprint, held_out, sentences_of
 from models.train.kinds import KINDS
 from pipeline.vehicle.schemas import TOOL_NAMES
+from tests.support.paths import ROOT
 
 COUNT = 5000
+"""Lines that are made once for all tests."""
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +105,17 @@ def test_file_is_written(tmp_path, capsys) -> None:  # type: ignore[no-untyped-d
 def test_bank_is_large() -> None:
     bank = sizes()
     assert bank["templates"] + bank["phrases"] > 5000
+
+
+def test_no_sentence_that_judges_is_trained_on(lines: list[dict]) -> None:  # type: ignore[type-arg]
+    names = ("parser_dev.jsonl", "parser_blind.jsonl")
+    judging = [text for name in names for text in sentences_of(ROOT / "tests" / "data" / name)]
+    assert len(judging) > 700
+    assert {fingerprint(text) for text in judging} <= held_out()
+    assert not {fingerprint(line["text"]) for line in lines} & held_out()
+
+
+def test_held_out_sentences_are_left_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = [line["text"] for line in sentences(6, 40, ["title"])]
+    monkeypatch.setattr(generate, "held_out", lambda: frozenset(fingerprint(text) for text in usual[:20]))
+    assert not {line["text"] for line in sentences(6, 40, ["title"])} & set(usual[:20])

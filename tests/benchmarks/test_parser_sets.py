@@ -1,0 +1,137 @@
+"""The parser's benchmark: its sets are valid, its judge tells right from wrong, others' labels become calls."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.quality.mac_slu import wishes_of
+from benchmarks.quality.parser import (
+    OWN,
+    REFUSED_BY_THE_CAR,
+    Case,
+    Judge,
+    Reading,
+    SetMissing,
+    by_seat,
+    load,
+    measure,
+    own_set,
+)
+from models.train.check import REASONS
+from pipeline.frames import ToolCall
+from pipeline.nlu.lexicon import build_lexicon
+from pipeline.vehicle.places import load_places
+from pipeline.vehicle.schemas import fault_of
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    return Judge(build_lexicon(load_places(), by_sound=False), load_places())
+
+
+@pytest.mark.parametrize("name", ["dev", "blind"])
+def test_own_sets_are_valid(name: str) -> None:
+    rows = [json.loads(line) for line in (OWN / f"parser_{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(rows) >= 300
+    assert len({row["text"] for row in rows}) == len(rows)
+    languages = Counter(row["lang"] for row in rows)
+    assert min(languages["en"], languages["zh"]) >= 150
+    for row in rows:
+        assert row["calls"] or row["reason"] in REASONS, row
+        assert row["reason"] is None or row["reason"] in REASONS, row
+        if row["what"]:
+            assert row["text"][slice(*row["what"])].strip(), row
+        for call in row["calls"]:
+            fault = fault_of(call["tool"], call["args"])
+            assert fault is None or (row["kind"] == "range" and fault == "out_of_range"), row
+            for name_of_text in ("place", "query"):
+                assert call["args"].get(name_of_text, "") in row["text"], row
+
+
+def test_sets_share_no_sentence() -> None:
+    dev, blind = ({case.text.casefold() for case in own_set(OWN / f"parser_{name}.jsonl")} for name in ("dev", "blind"))
+    assert not dev & blind
+
+
+def test_a_missing_set_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SetMissing, match="mac_slu_open"):
+        load("mac_slu", tmp_path)
+    with pytest.raises(ValueError, match="there are dev, blind"):
+        load("poems", tmp_path)
+
+
+def window(zone: str, value: float) -> ToolCall:
+    return ToolCall("set_window", {"zone": zone, "action": "set", "value": value})
+
+
+def test_judge_compares_seat_by_seat(judge: Judge) -> None:
+    case = Case("x", "en", "exception", (window("front", 0.0), window("rear_right", 0.0)))
+    same = Reading((window("driver", 0), window("passenger", 0), window("rear_right", 0)))
+    assert judge.outcome(case, same) == "right"
+    assert judge.outcome(case, Reading((window("all", 0.0),))) == "wrong"
+    assert judge.outcome(case, Reading((window("front", 0.0),))) == "missed"
+    assert by_seat([window("all", 0)]) == by_seat([window("rear", 0), window("front", 0)])
+
+
+def test_judge_where_nothing_is_meant(judge: Judge) -> None:
+    nothing = Case("x", "en", "statement", (), reason="statement")
+    assert judge.outcome(nothing, Reading((), "none_talk")) == "right"
+    assert judge.outcome(nothing, Reading((window("driver", 100.0),))) == "wrong"
+    assert judge.outcome(nothing, Reading((REFUSED_BY_THE_CAR,))) == "right"
+    assert judge.outcome(nothing, Reading((ToolCall("ask_vehicle", {"item": "windows", "zone": "any"}),))) == "missed"
+
+
+def test_judge_knows_a_place_by_its_names(judge: Judge) -> None:
+    case = Case("take me home", "en", "plain", (ToolCall("navigate_to", {"place": "home", "avoid": []}),))
+    assert judge.outcome(case, Reading((ToolCall("navigate_to", {"place": "my house", "avoid": []}),))) == "right"
+    named = Case("x", "en", "plain", (ToolCall("ask_distance", {"place": "Garden Hotel"}),))
+    assert judge.outcome(named, Reading((ToolCall("ask_distance", {"place": "hotel_garden"}),))) == "right"
+    assert judge.outcome(case, Reading((ToolCall("navigate_to", {"place": "office", "avoid": []}),))) == "wrong"
+
+
+def label(domain: str, intent: str, **slots: str) -> dict[str, object]:
+    return {"domain": domain, "intent": intent, "slots": slots}
+
+
+def test_labels_of_others_become_wishes(judge: Judge) -> None:
+    close = label("车载控制", "车身控制", 操作="关闭", 位置="副驾", 对象="车窗")
+    massage = label("车载控制", "车身控制", 操作="打开", 对象="座椅", 对象功能="按摩")
+    wishes = wishes_of([close, massage])
+    assert wishes is not None
+    assert [wish.tool for wish in wishes] == ["set_window", ""]
+    case = Case("x", "zh", "several", None, tuple(wish for wish in wishes if wish.tool))
+    assert judge.outcome(case, Reading((window("passenger", 0.0),))) == "right"
+    assert judge.outcome(case, Reading((window("all", 0.0),))) == "wrong"
+    assert judge.outcome(case, Reading(())) == "missed"
+    assert wishes_of([close, label("车载控制", "车身控制", 操作="打开", 对象="车窗", 位置="中排左")]) is None
+
+
+@pytest.mark.parametrize(
+    ("what", "amount", "call", "met"),
+    [
+        ("温度", "二十三度", ToolCall("set_temperature", {"zone": "all", "action": "set", "value": 23.0}), True),
+        ("温度", "二十三度", ToolCall("set_temperature", {"zone": "all", "action": "set", "value": 20.0}), False),
+        ("风量", "三挡", ToolCall("set_fan", {"zone": "all", "action": "set", "value": 60.0}), True),
+        ("声音", "小一点", ToolCall("set_volume", {"target": "media", "action": "change", "value": -5.0}), True),
+        ("声音", "小一点", ToolCall("set_volume", {"target": "media", "action": "change", "value": 5.0}), False),
+    ],
+)
+def test_amounts_of_others(what: str, amount: str, call: ToolCall, met: bool) -> None:
+    wishes = wishes_of([label("车载控制", "提供信息", 操作="调", 调节内容=what, value=amount)])
+    assert wishes is not None
+    assert wishes[0].met_by(call) is met
+
+
+def test_measure_counts_by_kind(judge: Judge) -> None:
+    cases = [
+        Case("a", "en", "plain", (window("driver", 100.0),)),
+        Case("b", "zh", "statement", (), reason="statement"),
+    ]
+    figures = measure(cases, lambda text, language, last: Reading((window("driver", 100.0),)), judge)
+    assert (figures["right"], figures["wrong"], figures["missed"]) == (0.5, 0.5, 0.0)
+    assert figures["kinds"]["statement"]["zh"] == {"right": 0, "wrong": 1, "missed": 0}
+    assert len(figures["failed"]) == 1
