@@ -128,9 +128,7 @@ def _end_with_parent() -> None:
 class ServerProcess:
     """One server in a child process. peak_mb: its highest resident memory so far, workers included."""
 
-    def __init__(
-        self, command: Sequence[str], address: Address, log: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, command: Sequence[str], address: Address, log: Path) -> None:
         self.address = address
         self._log = log
         with log.open("wb") as output:
@@ -141,7 +139,6 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 preexec_fn=_end_with_parent,  # noqa: PLW1509 - no other thread runs yet
                 start_new_session=True,
-                env=environment,
             )
 
     def wait_ready(self) -> None:
@@ -195,11 +192,9 @@ def _peak_kb(process: int) -> int:
 
 
 @contextmanager
-def serving(
-    command: Sequence[str], address: Address, log: Path, environment: Mapping[str, str] | None = None
-) -> Iterator[ServerProcess]:
-    """A server for the length of the block. environment: None is this process's own."""
-    server = ServerProcess(command, address, log, environment)
+def serving(command: Sequence[str], address: Address, log: Path) -> Iterator[ServerProcess]:
+    """A server for the length of the block."""
+    server = ServerProcess(command, address, log)
     try:
         server.wait_ready()
         yield server

@@ -2,23 +2,25 @@
 
     python -m benchmarks policy_served [--json] [--requests 1500] [--keep FILE [--minutes M]] [--plot FILE]
 
-Processes of `cockpit serve` with the small model: one learns, each other keeps one arm (one size of prefill chunk). All
-get the same kinds of requests in turns, a block each, so that what else the machine does strikes all alike; three
-clients at a time: sentences of tasks100 as navigation_task and as dialogue_task, and notes to be read as
-background_task, with answers of 1 to 4 tokens. Then the same with a neighbour that burns a core. The price of a block
-is computed as the policy does it (cockpit/arbiter/policy.py), from what the clients felt.
+The process serves as `cockpit serve` does, with the small model. The policy learns for a block of requests, then each
+of its arms (a size of prefill chunk) is kept for a shorter one, and so on in turns, so that what else the machine does
+strikes all alike. Three clients at a time in another process: sentences of tasks100 as navigation_task and as
+dialogue_task, and notes to be read as background_task, with answers of 1 to 4 tokens. Then the same with a neighbour
+that burns a core. The price of a block is computed as the policy does it (cockpit/arbiter/policy.py), from what the
+clients felt.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,22 +30,26 @@ import numpy as np
 from benchmarks.harness.kept import Kept, kept_options
 from benchmarks.harness.plots import plot_policy
 from benchmarks.harness.report import command_line, head, percentiles
-from benchmarks.harness.served import Address, Answer, ServerProcess, ask, serving
+from benchmarks.harness.served import Address, Answer, ask
 from benchmarks.llm.spinning import neighbours
 from benchmarks.llm.tasks100 import TaskSet
+from cockpit.api.service import open_api
+from cockpit.assemble import assemble
 from cockpit.profile.load import load_profile
-from cockpit.scheduling.control_socket import ControlClient
+from cockpit.runtime import NullSink
+from cockpit.scheduling.dispatcher import Dispatcher
+from cockpit.scheduling.service import SchedulingPlan
 from models.store.store import Store
 
 MODEL = "smollm2-135m-instruct"
 LEARNING = "policy"
 MACHINES = ("quiet", "busy")
-EVERY = 50
+EVERY = 25
 """Requests between two choices of the policy: `update_every_requests` of the profile that is served."""
 BLOCK = 2 * EVERY
-"""Requests that the process which learns gets in its turn."""
-FIXED_BLOCK = 30
-"""And each with one arm."""
+"""Requests while the policy learns, in its turn."""
+FIXED_BLOCK = 15
+"""Requests with each fixed arm, in its turn."""
 SHORT = (1, 2, 3, 4)
 NOTE = (
     "The driver likes {0} degrees and quiet music, stops every {1} minutes, and told about a trip of {2} kilometres. "
@@ -53,78 +59,51 @@ URGENT_WEIGHT, MOST_LOAD = 2.0, 10.0
 """As in cockpit/arbiter/policy.py."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One process: the chunk sizes it may use, the first one safe."""
-
-    name: str
-    chunks: tuple[int, ...]
-
-
-def cases() -> tuple[Case, ...]:
-    """The learning one with what the profile `cpu` offers, and one for each of its arms."""
+def names() -> tuple[str, ...]:
+    """The cases: the policy, and one for each arm that it has."""
     config = load_profile("cpu").arbiter
     assert config is not None
-    chunks = config.policy.prefill_chunk_tokens
-    return (Case(LEARNING, chunks), *(Case(f"chunk {chunk}", (chunk,)) for chunk in chunks))
+    return (LEARNING, *(f"chunk {chunk}" for chunk in config.policy.prefill_chunk_tokens))
 
 
-class Served:
-    """One served process and the stream of its requests, the same for every case."""
+def _body(draw: Random, tasks: Sequence[str], task: str) -> dict[str, Any]:
+    if task == BACKGROUND:
+        notes = (NOTE.format(draw.randrange(17, 26), draw.randrange(30, 200), draw.randrange(900)) for _ in range(6))
+        messages = [{"role": "user", "content": f"Trip {draw.randrange(10**6)}. {''.join(notes)}Which music?"}]
+    else:
+        messages = [
+            {"role": "system", "content": "You are the assistant of a car. Answer in one word."},
+            {"role": "user", "content": f"{draw.choice(tasks)} ({draw.randrange(10**6)})"},
+        ]
+    return {"messages": messages, "max_tokens": draw.choice(SHORT), "temperature": 0, "task": task}
 
-    def __init__(self, server: ServerProcess, control: Path, seed: int) -> None:
-        self.server = server
-        self._control = ControlClient(control)
-        self._draw = Random(seed)
-        self._tasks = [task.messages[-1]["content"] for task in TaskSet().tasks]
 
-    def block(self, count: int) -> dict[str, Any]:
-        """`count` answers, three clients at a time, and the arm that was in force at the end."""
-        left = iter(range(count))
-        lock = threading.Lock()
-        felt: dict[str, list[float]] = {NAVIGATION: [], DIALOGUE: [], BACKGROUND: []}
-        failures: list[str] = []
+def asked(path: Path, count: int, seed: int) -> dict[str, Any]:
+    """`count` requests, one client for each task: what they felt, in ms, and why any failed."""
+    draw, left, lock = Random(seed), iter(range(count)), threading.Lock()
+    sentences = [task.messages[-1]["content"] for task in TaskSet().tasks]
+    felt: dict[str, list[float]] = {NAVIGATION: [], DIALOGUE: [], BACKGROUND: []}
+    failures: list[str] = []
 
-        def client(task: str) -> None:
-            while True:
-                with lock:
-                    if next(left, None) is None:
-                        return
-                    body = self._body(task)
-                answer = ask(self.server.address, body)
-                with lock:
-                    if answer.failure:
-                        failures.append(answer.failure)
-                    else:
-                        felt[task].append(_felt(task, answer))
+    def client(task: str) -> None:
+        while True:
+            with lock:
+                if next(left, None) is None:
+                    return
+                body = _body(draw, sentences, task)
+            answer = ask(Address(path), body)
+            with lock:
+                if answer.failure:
+                    failures.append(answer.failure)
+                else:
+                    felt[task].append(_felt(task, answer))
 
-        clients = [threading.Thread(target=client, args=(task,)) for task in felt]
-        for one in clients:
-            one.start()
-        for one in clients:
-            one.join()
-        reply = self._control.ask("policy", action="show")
-        return {
-            "felt_ms": felt,
-            "failures": failures,
-            "arm": reply["policy"]["arm"],
-            "epoch": reply["learnt"]["epoch"],
-            "load_average": os.getloadavg()[0],
-        }
-
-    def _body(self, task: str) -> dict[str, Any]:
-        draw = self._draw
-        if task == BACKGROUND:
-            notes = (
-                NOTE.format(draw.randrange(17, 26), draw.randrange(30, 200), draw.randrange(900)) for _ in range(6)
-            )
-            messages = [{"role": "user", "content": f"Trip {draw.randrange(10**6)}. {''.join(notes)}Which music?"}]
-        else:
-            messages = [
-                {"role": "system", "content": "You are the assistant of a car. Answer in one word."},
-                {"role": "user", "content": f"{draw.choice(self._tasks)} ({draw.randrange(10**6)})"},
-            ]
-        return {"messages": messages, "max_tokens": draw.choice(SHORT), "temperature": 0, "task": task}
+    clients = [threading.Thread(target=client, args=(task,)) for task in felt]
+    for one in clients:
+        one.start()
+    for one in clients:
+        one.join()
+    return {"felt_ms": felt, "failures": failures, "load_average": os.getloadavg()[0]}
 
 
 def _felt(task: str, answer: Answer) -> float:
@@ -132,58 +111,77 @@ def _felt(task: str, answer: Answer) -> float:
     return answer.turn_ms if task == NAVIGATION else answer.ttft_ms or answer.turn_ms
 
 
-@contextmanager
-def learning_cache(folder: Path) -> Iterator[Path]:
-    """A cache with the store's models, where what is learnt stays in `folder` and does not enter the store's own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for entry in Store.open().root.iterdir():
-        link = folder / entry.name
-        if entry.name != "state" and not link.exists():
-            link.symlink_to(entry)
-    yield folder
+class ServedPolicy:
+    """The served process, and its policy as one case has it: learning, or frozen with one arm."""
+
+    def __init__(self, dispatcher: Dispatcher, path: Path, clients: ProcessPoolExecutor) -> None:
+        self._dispatcher = dispatcher
+        self._path = path
+        self._clients = clients
+        self._seed = 0
+        self.unlearnt = dispatcher.policy_state()[1]
+
+    def learning(self, state: Mapping[str, Any], count: int) -> dict[str, Any]:
+        """`count` requests while the policy that had come to `state` goes on learning."""
+        return self._block(state, False, count)
+
+    def fixed(self, state: Mapping[str, Any], arm: int, count: int) -> dict[str, Any]:
+        """`count` requests with one arm."""
+        return self._block({**state, "arm": arm}, True, count)
+
+    def _block(self, state: Mapping[str, Any], frozen: bool, count: int) -> dict[str, Any]:
+        refused = self._dispatcher.restore_policy(state)
+        assert refused is None, refused
+        self._dispatcher.freeze_policy(frozen)
+        self._seed += 1
+        row: dict[str, Any] = self._clients.submit(asked, self._path, count, self._seed).result()
+        epoch, after = self._dispatcher.policy_state()
+        return {**row, "arm": after["arm"], "epoch": epoch, "state": None if frozen else after}
 
 
 @contextmanager
-def policy_serving(case: Case, cache: Path, seed: int) -> Iterator[Served]:
-    """`cockpit serve --no-voice` with the arms of `case`."""
-    with tempfile.TemporaryDirectory(prefix="cockpit-bench-") as name:
-        folder = Path(name)
-        profile, control, path = folder / "arms.yaml", folder / "o3.sock", folder / "api.sock"
-        profile.write_text(
-            f"extends: cpu\nllm: {{dialogue: {{model: {MODEL}}}}}\ncontrol: {{socket: {control}}}\n"
+def serving_policy() -> Iterator[ServedPolicy]:
+    """The profile `cpu` with the small model, served as `cockpit serve` does; the clients are another process."""
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="cockpit-bench-")))
+        file, path = folder / "small.yaml", folder / "api.sock"
+        file.write_text(
+            f"extends: cpu\nllm: {{dialogue: {{model: {MODEL}}}}}\n"
             f"api: {{grants: {{'*': [{DIALOGUE}, {BACKGROUND}, {NAVIGATION}]}}}}\n"
-            f"orchestration: {{policy: {{update_every_requests: {EVERY}, "
-            f"prefill_chunk_tokens: {list(case.chunks)}}}}}\n",
+            f"orchestration: {{policy: {{update_every_requests: {EVERY}}}}}\n",
             encoding="utf-8",
         )
-        command = [sys.executable, "-m", "cockpit", "serve", "--no-voice", "--profile", str(profile)]
-        environment = {**os.environ, "COCKPIT_CACHE": str(cache)}
-        log = folder / "server.log"
-        with serving([*command, "--socket", str(path)], Address(path), log, environment) as server:
-            yield Served(server, control, seed)
+        loaded = load_profile(str(file))
+        assert loaded.arbiter is not None
+        plan, texts = SchedulingPlan(loaded.arbiter), loaded.profile.api.texts
+        assembly = assemble(loaded.profile, Store.open(), NullSink(), scheduling=plan, api_texts=texts)
+        opened.callback(assembly.close)
+        assert assembly.service is not None
+        api = open_api(loaded.profile, assembly, path)
+        opened.callback(api.close)
+        clients = opened.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
+        served = ServedPolicy(assembly.service.dispatcher, path, clients)
+        served.fixed(served.unlearnt, 0, 9)  # what later requests copy is computed
+        yield served
 
 
-def run(requests: int, kept: Kept, caches: Path) -> None:
+def run(requests: int, kept: Kept) -> None:
     """What `kept` lacks: rounds of a block for every case, on each machine."""
     rounds = requests // BLOCK
-    for machine in MACHINES:
-        missing = [number for number in range(rounds) if f"{machine} {number}" not in kept]
-        if not missing or kept.over():
-            continue
-        with ExitStack() as opened:
-            opened.enter_context(neighbours(1 if machine == "busy" else 0))
-            served = {}
-            for case in cases():
-                cache = opened.enter_context(learning_cache(caches / f"{machine}-{case.name.replace(' ', '-')}"))
-                served[case.name] = opened.enter_context(policy_serving(case, cache, missing[0]))
-                served[case.name].block(6)  # the first requests compute what later ones copy
-            for number in missing:
-                if kept.over():
-                    break
-                row = {name: one.block(BLOCK if name == LEARNING else FIXED_BLOCK) for name, one in served.items()}
-                kept.put(f"{machine} {number}", row)
-                prices = ", ".join(f"{name} {price(felt_of([row[name]])):.2f}" for name in row)
-                sys.stderr.write(f"{machine} {number + 1}/{rounds}: arm {row[LEARNING]['arm'] + 1}; price: {prices}\n")
+    missing = [(machine, n) for machine in MACHINES for n in range(rounds) if f"{machine} {n}" not in kept]
+    if not missing:
+        return
+    with serving_policy() as served:
+        for machine, number in missing:
+            if kept.over():
+                return
+            state = kept.values[f"{machine} {number - 1}"][LEARNING]["state"] if number else served.unlearnt
+            with neighbours(1 if machine == "busy" else 0):
+                row = {LEARNING: served.learning(state, BLOCK)}
+                row |= {name: served.fixed(state, arm, FIXED_BLOCK) for arm, name in enumerate(names()[1:])}
+            kept.put(f"{machine} {number}", row)
+            prices = ", ".join(f"{name} {price(felt_of([row[name]])):.2f}" for name in row)
+            sys.stderr.write(f"{machine} {number + 1}/{rounds}: arm {row[LEARNING]['arm'] + 1}; price: {prices}\n")
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------
@@ -207,25 +205,24 @@ def price(felt: Mapping[str, Sequence[float]]) -> float:
 def summary(kept: Kept) -> dict[str, Any]:
     """For each machine: what every case felt, and the policy before and after it learnt."""
     out: dict[str, Any] = {}
-    names = [case.name for case in cases()]
     for machine in MACHINES:
         rows = [row for key, row in kept.values.items() if key.startswith(f"{machine} ")]
         if not rows:
             continue
         half = len(rows) // 2
-        fixed = {name: _figures([row[name] for row in rows]) for name in names if name != LEARNING}
+        fixed = {name: _figures([row[name] for row in rows]) for name in names() if name != LEARNING}
         later = {name: price(felt_of([row[name] for row in rows[half:]])) for name in fixed}
         after = price(felt_of([row[LEARNING] for row in rows[half:]]))
         best = min(later, key=lambda name: later[name])
         out[machine] = {
             "fixed": fixed,
             "policy": _figures([row[LEARNING] for row in rows]),
-            "price_by_block": {name: [round(price(felt_of([row[name]])), 3) for row in rows] for name in names},
-            "arms": [names[1 + row[LEARNING]["arm"]] for row in rows],
+            "price_by_block": {name: [round(price(felt_of([row[name]])), 3) for row in rows] for name in names()},
+            "arms": [names()[1 + row[LEARNING]["arm"]] for row in rows],
             "best": best,
             "last_half": {"policy": round(after, 3), **{name: round(value, 3) for name, value in later.items()}},
             "ratio_to_best": round(after / later[best], 3),
-            "ratio_to_default": round(after / later[names[1]], 3),
+            "ratio_to_default": round(after / later[names()[1]], 3),
             "load_average": round(max(row[LEARNING]["load_average"] for row in rows), 1),
         }
     return out
@@ -275,12 +272,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.requests < 2 * BLOCK:
         parser.error(f"--requests takes {2 * BLOCK} or more: a block has {BLOCK}")
     try:
-        kept = Kept.of(options, {"requests": options.requests, "chunks": list(cases()[0].chunks), "every": EVERY})
+        kept = Kept.of(options, {"requests": options.requests, "cases": names(), "every": EVERY})
     except ValueError as error:
         parser.error(str(error))
-    with tempfile.TemporaryDirectory(prefix="cockpit-bench-") as name:
-        caches = Path(name) if options.keep is None else options.keep.with_suffix(".learnt")
-        run(options.requests, kept, caches)
+    run(options.requests, kept)
     result: dict[str, Any] = {"machine": head(), "model": MODEL, "every": EVERY, "machines": summary(kept)}
     if options.plot is not None:
         plot_policy(result["machines"], BLOCK, options.plot)

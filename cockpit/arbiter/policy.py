@@ -278,6 +278,8 @@ class Policy:
             "context": self.context,
             "arm": self.arm,
             "stats": rows,
+            "safe_missed": list(self._safe_missed),
+            "safe_due": self._safe_due,
         }
 
     def restore(self, state: Mapping[str, Any]) -> str | None:
@@ -298,6 +300,8 @@ class Policy:
         for row, saved_row in zip(self._stats, rows, strict=True):
             for stats, saved in zip(row, saved_row, strict=True):
                 stats.count, stats.mean, stats.spread, stats.strikes, stats.barred_until = saved
+        self._safe_missed = [int(count) for count in state.get("safe_missed", [0] * CONTEXTS)]
+        self._safe_due = int(state.get("safe_due", 0))
         self.epoch = int(state["epoch"])
         self.context = int(state["context"])
         self.arm = int(state["arm"]) % len(self.arms)

@@ -10,7 +10,7 @@ import pytest
 
 from cockpit.arbiter.config import ArbiterConfig
 from cockpit.arbiter.degrade import TokenFloor
-from cockpit.arbiter.policy import MAX_ARMS, Policy, arms_of
+from cockpit.arbiter.policy import CONTEXTS, MAX_ARMS, Policy, arms_of
 from cockpit.profile.orchestration import parse
 from hil.simulator import HBM, LOADS, SOC, Machine, Simulator
 from tests.support.arbiter_config import GOOD
@@ -178,6 +178,7 @@ def test_state_survives_a_restart_and_fits_its_arms_only() -> None:
     for _ in range(50):
         epoch(policy, 0.5 if policy.arm == 0 else 0.3)
     saved = json.loads(json.dumps(policy.state()))
+    assert saved["safe_missed"] == [0] * CONTEXTS
     again = two_arms()
     assert again.restore(saved) is None
     assert (again.arm, again.epoch, again.favourite()) == (policy.arm, policy.epoch, 1)
