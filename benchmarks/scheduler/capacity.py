@@ -1,6 +1,6 @@
 """How many dialogue sessions fit, and what they feel as they grow.
 
-    python -m benchmarks capacity [--json] [--machine hbm|soc] [--profile cpu] [--no-served]
+    python -m benchmarks capacity [--json] [--machine hbm|soc] [--profile cpu] [--no-served] [--growth N ...]
 
 The first table is the simulator's: the real arbiter over recorded service times. The second is `cockpit serve` on this
 machine: named dialogues take turns through the API, a few of them open at a time, and at last a crowd asks at once.
@@ -147,11 +147,11 @@ def _counted(server: ServerProcess) -> dict[str, Any]:
     return tasks.get("dialogue_task", {})
 
 
-def measure(machine_name: str, profile: str | None) -> dict[str, Any]:
+def measure(machine_name: str, profile: str | None, growth: Sequence[int] = GROWTH_SERVED) -> dict[str, Any]:
     result: dict[str, Any] = {"simulated": simulated(machine_name), "served": None, "served_absent": "not asked for"}
     if profile is not None:
         try:
-            result["served"] = served(profile, GROWTH_SERVED)
+            result["served"] = served(profile, growth)
             result["served_absent"] = ""
         except (CockpitError, RuntimeError) as error:
             result["served_absent"] = f"not measured here: {error}"
@@ -199,8 +199,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--machine", choices=tuple(MACHINES), default="hbm")
     parser.add_argument("--profile", default="cpu", help="the profile that is served (cpu)")
     parser.add_argument("--no-served", dest="served", action="store_false", help="simulate only")
+    parser.add_argument(
+        "--growth", type=int, nargs="+", default=GROWTH_SERVED, help="sessions of the served process, in order"
+    )
     options = parser.parse_args(arguments)
-    result = measure(options.machine, options.profile if options.served else None)
+    result = measure(options.machine, options.profile if options.served else None, options.growth)
     if options.json:
         print(json.dumps(result, ensure_ascii=False))
     else:
