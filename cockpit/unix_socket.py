@@ -14,7 +14,7 @@ from models.errors import StartupError
 
 SOCKET_MODE = 0o660
 _BACKLOG = 128
-_LONGEST_PATH_BYTES = 107
+LONGEST_PATH_BYTES = 107
 _PEER = struct.Struct("3i")
 
 
@@ -23,8 +23,8 @@ def listening(path: Path, what: str, group: str | None = None) -> socket.socket:
 
     what: the profile's key of the socket, for messages. Raises StartupError naming what is in the way.
     """
-    if len(os.fsencode(path)) > _LONGEST_PATH_BYTES:
-        raise StartupError(f"{what} {path} is longer than {_LONGEST_PATH_BYTES} bytes: name a shorter path")
+    if len(os.fsencode(path)) > LONGEST_PATH_BYTES:
+        raise StartupError(f"{what} {path} is longer than {LONGEST_PATH_BYTES} bytes: name a shorter path")
     gid = -1 if group is None else group_id(group, what)
     with _faults(path, what):
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NoReturn
@@ -16,13 +17,29 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object in
 
 def print_json(value: Any) -> None:
     """One JSON object on stdout. Paths and other values print as their text."""
-    sys.stdout.write(dumps_text(value, default=str, pretty=True) + "\n")
+    sys.stdout.write(_writable(dumps_text(value, default=_text, pretty=True)) + "\n")
 
 
 def print_json_line(value: Any) -> None:
     """One JSON object on one line of stdout, at once: for a reader that follows along."""
-    sys.stdout.write(dumps_text(value, default=str) + "\n")
+    sys.stdout.write(_writable(dumps_text(value, default=_text)) + "\n")
     sys.stdout.flush()
+
+
+def _text(value: object) -> str:
+    """Bytes of a file's name that are no UTF-8 are shown as such: a JSON text cannot hold them."""
+    return str(value).encode(errors="backslashreplace").decode()
+
+
+def _writable(text: str) -> str:
+    """The JSON text with its letters as \\u escapes, where standard output cannot write them."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        units = text.encode("utf-16-be")
+        codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+        return "".join(chr(code) if code < 128 else f"\\u{code:04x}" for code in codes)
+    return text
 
 
 def table_lines(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -53,6 +70,9 @@ USAGE_ERROR: type[Any] = typer.BadParameter.__bases__[0]
 def run_program(app: typer.Typer, arguments: list[str], program: str) -> NoReturn:
     """Run a command line and exit. What went wrong is said on stderr, and with `--json` in one object on stdout."""
     as_json = "--json" in arguments
+    for stream in (sys.stdout, sys.stderr):  # a journal or a terminal without UTF-8: \\u4e2d, and no traceback
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = app(arguments, prog_name=program, standalone_mode=False)
     except CockpitError as error:

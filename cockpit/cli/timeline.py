@@ -62,7 +62,11 @@ def _ms(value: float | None) -> str:
 
 
 def check_text(text: str) -> str:
-    """The text without blanks around it. Raises InputError when nothing is left."""
+    """The text without blanks around it. Raises InputError when nothing is left, or bytes of it are no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # the shell's bytes: the whole sentence may mean something else
+        raise InputError("what was asked is not UTF-8; set the terminal to UTF-8, or convert it") from error
     if not text.strip():
         raise InputError('nothing to ask; give a sentence: cockpit ask "turn on the seat heating"')
     return text.strip()

@@ -88,6 +88,8 @@ def _violation(model: type[BaseModel], data: Mapping[str, Any], item: Any) -> Vi
         wanted = str(item.get("ctx", {}).get("expected", ""))
         near = difflib.get_close_matches(str(item["input"]), wanted.replace("'", "").replace(" or ", ", ").split(", "))
         message = f"{item['input']!r} is not one of {wanted}" + (f"; did you mean {near[0]}?" if near else "")
+    elif item["type"] in ("bool_type", "bool_parsing"):
+        message = f"write true or false, not {item['input']!r}"
     elif item["type"] == "unknown_cluster":
         related = (("orchestration", "clusters", item["ctx"]["name"]), ("orchestration", "clusters"))
     elif item["type"] not in _OWN_WORDS and not isinstance(item["input"], dict):

@@ -5,20 +5,28 @@ Loading is `cockpit.profile.load`; `orchestration` and `tasks` stand in `cockpit
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from cockpit.profile.base import Flag, Section, Threads
 from cockpit.profile.language_models import LlmSection
 from cockpit.profile.orchestration import OrchestrationSection, TaskSection
 from cockpit.profile.units import Duration, between
+from cockpit.unix_socket import LONGEST_PATH_BYTES
 from pipeline.endpointing.endpointer import EndpointConfig
 from pipeline.endpointing.wake_word import WakeConfig
 from pipeline.frames import SAMPLE_RATE_HZ, Language, OverReply
 
 Probability = Annotated[float, Field(strict=True, gt=0.0, lt=1.0)]
+
+
+def _short_enough(path: str) -> str:
+    if len(os.fsencode(path)) > LONGEST_PATH_BYTES:
+        raise ValueError(f"a socket's path has at most {LONGEST_PATH_BYTES} bytes: name a shorter one than {path}")
+    return path
 
 
 def _duration(text: str) -> Duration:
@@ -153,7 +161,7 @@ class VehicleSection(Section):
 class ControlSection(Section):
     """The socket that `o3ctl` asks: what the arbiter does, and orders to it."""
 
-    socket: Annotated[str, Field(pattern=r"^(auto|off|/.+)$")] = "auto"
+    socket: Annotated[str, Field(pattern=r"^(auto|off|/.+)$"), AfterValidator(_short_enough)] = "auto"
     """`auto`: `cockpit listen` opens it where `o3ctl` looks, `say` and `ask` do not. A path: always. `off`: never."""
     group: str | None = None
     """Members of this group may ask too, not only this process's user and root."""
@@ -168,7 +176,7 @@ class ControlSection(Section):
 class ApiSection(Section):
     """The OpenAI-compatible API that `cockpit serve` opens for other programs of the head unit."""
 
-    socket: Annotated[str, Field(pattern=r"^(auto|/.+)$")] = "auto"
+    socket: Annotated[str, Field(pattern=r"^(auto|/.+)$"), AfterValidator(_short_enough)] = "auto"
     """`auto`: beside the control socket, as `api.sock`. Or a path of at most 107 bytes. Its mode is 0660."""
     group: str | None = None
     """Members of this group may ask too, not only this process's user and root."""
@@ -205,7 +213,7 @@ class ApiSection(Section):
 class WyomingSection(Section):
     """The Wyoming server that `cockpit serve` opens for satellites and other voice programs. Off unless named here."""
 
-    socket: Annotated[str, Field(pattern=r"^(off|auto|/.+)$")] = "off"
+    socket: Annotated[str, Field(pattern=r"^(off|auto|/.+)$"), AfterValidator(_short_enough)] = "off"
     """`auto`: beside the control socket, as `wyoming.sock`. Or a path of at most 107 bytes. Its mode is 0660."""
     group: str | None = None
     """Members of this group may ask too, not only this process's user and root."""

@@ -6,6 +6,7 @@ beyond `MAX_BYTES` / `MAX_NODES`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ MAX_DEPTH = 32
 
 KeyPath = tuple[str | int, ...]
 _TAG = "tag:yaml.org,2002:"
+_LEADING_ZERO = re.compile(r"[+-]?0[0-9_]+")
 _PLAIN_TAGS = {"str", "int", "float", "bool", "null", "map", "seq", "timestamp"}
 
 
@@ -73,7 +75,10 @@ def read_yaml(file: Path) -> Document:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = SourcePosition(file, mark.line + 1, mark.column + 1) if mark else SourcePosition(file, 1, 1)
-        raise ConfigError(f"{place}: {error.problem or error.context or 'not YAML'}") from error
+        problem = error.problem or error.context or "not YAML"
+        if "'\\t'" in problem:
+            problem = "a tab stands where YAML wants spaces: replace it by spaces"
+        raise ConfigError(f"{place}: {problem}") from error
     except (YAMLError, RecursionError) as error:
         raise ConfigError(f"{file}: not YAML: {error}") from error
     reader = _Reader(file)
@@ -130,6 +135,9 @@ class _Reader:
 
     def _scalar(self, node: Node, tag: str) -> Any:
         text = str(node.value)
+        if tag == "int" and _LEADING_ZERO.fullmatch(text):  # YAML 1.1 reads 010 as 8, YAML 1.2 as 10
+            self._fault(node, f"{text} may be read as octal: write {int(text.replace('_', ''))}")
+            return None
         try:
             if tag == "int":
                 return int(text.replace("_", ""), 0 if text.lstrip("+-")[:2].lower() in {"0x", "0o", "0b"} else 10)

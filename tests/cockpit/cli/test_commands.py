@@ -320,3 +320,31 @@ def test_copyleft_packages_are_not_needed_at_run_time() -> None:
     for requirement in project["dependencies"]:
         name = re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]
         assert not re.search(r"(?<!L)GPL", rows[name][0]), name
+
+
+# --- names and words that are no ASCII, or no text at all ----------------------------------------------------------
+@pytest.mark.parametrize("json_too", [False, True])
+def test_names_that_standard_output_cannot_write_are_escaped(tmp_path: Path, json_too: bool) -> None:
+    path = tmp_path / "文件😀.yaml"
+    path.write_text("extends: cpu\n", encoding="utf-8")
+    command = [sys.executable, "-m", "cockpit", "profile", "check", *(["--json"] if json_too else []), str(path)]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    assert (ran.returncode in (0, 3), ran.stderr.count("Traceback")) == (True, 0), ran.stderr
+    assert r"\u6587\u4ef6" in ran.stdout
+    if json_too:
+        assert json.loads(ran.stdout)["files"][0] == str(path)
+
+
+def test_a_file_name_of_bytes_that_are_no_text_is_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "b\udcff.yaml"
+    path.write_text("extends: cpu\n", encoding="utf-8")
+    _, out, _ = run(capsys, "profile", "check", "--json", str(path))
+    assert json.loads(out)["files"][0].endswith(r"b\udcff.yaml")
+
+
+def test_words_that_are_no_utf_8_are_refused_before_anything_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, said = run(capsys, "ask", "turn on the air conditioning \udcff")
+    assert (code, out) == (2, "")
+    assert "not UTF-8" in said
+    assert "ready" not in said

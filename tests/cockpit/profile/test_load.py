@@ -70,7 +70,13 @@ def test_the_endpoint_section_says_what_the_endpointer_takes() -> None:
         ("asr: {languages: [en, de]}\n", "p.yaml:1:23: asr.languages[1]: 'de' is not one of 'en' or 'zh'"),
         ("asr: {threads: 65}\n", "p.yaml:1:7: asr.threads: must be less than or equal to 64, not 65"),
         ("asr: {threads: '2'}\n", "p.yaml:1:7: asr.threads: must be a valid integer, not '2'"),
-        ("asr: {hotwords: yes}\n", "p.yaml:1:7: asr.hotwords: must be a valid boolean, not 'yes'"),
+        ("asr: {hotwords: yes}\n", "p.yaml:1:7: asr.hotwords: write true or false, not 'yes'"),
+        ("audio: {barge_in: off}\n", "p.yaml:1:9: audio.barge_in: write true or false, not 'off'"),
+        ("asr: {threads: 010}\n", "p.yaml:1:16: 010 may be read as octal: write 10"),
+        (
+            f"control: {{socket: /{'a' * 107}}}\n",
+            "p.yaml:1:11: control.socket: a socket's path has at most 107 bytes: name a shorter one than /" + "a" * 107,
+        ),
         (
             "llm: {model: qwen2.5-coder}\n",
             "p.yaml:1:7: llm.model: no such model 'qwen2.5-coder'; did you mean qwen2.5-coder-0.5b-instruct?",
@@ -137,6 +143,8 @@ def test_silences_that_fall_are_refused(tmp_path: Path) -> None:
         ("- 1\n", "mapping of sections"),
         ("a: b: c\n", "p.yaml:1:5"),
         ("just text", "mapping"),
+        ("asr:\n\tthreads: 2\n", "p.yaml:2:1: a tab stands where YAML wants spaces"),
+        ("asr: {}\n\t# a comment\ntts: {}\n", "p.yaml:2:1: a tab stands where YAML wants spaces"),
     ],
 )
 def test_what_is_no_profile_says_so(tmp_path: Path, text: str, message: str) -> None:
