@@ -355,13 +355,15 @@ class Dispatcher:
         """
         yielding = self.arbiter.yield_bits
         before, self._ending = self._ending, yielding
-        for task, switch in enumerate(self.switches):
-            if (before & ~yielding) >> task & 1:
-                switch.open()
+        self._turn_switches(before & ~yielding, closed=False)
         self._turn_gates(yielding | self._nudged)
-        for task, switch in enumerate(self.switches):
-            if (yielding & ~before) >> task & 1:
-                switch.close()
+        self._turn_switches(yielding & ~before, closed=True)
+
+    def _turn_switches(self, tasks: int, *, closed: bool) -> None:
+        if tasks:
+            for task, switch in enumerate(self.switches):
+                if tasks >> task & 1:
+                    (switch.close if closed else switch.open)()
 
     def _turn_gates(self, closed: int) -> None:
         changed = self._told ^ closed

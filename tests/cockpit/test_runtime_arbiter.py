@@ -368,7 +368,7 @@ def test_a_dialogue_with_a_core_of_its_own_keeps_to_it_while_the_model_runs() ->
     made = open_service(SchedulingPlan(replace(config, tasks={**config.tasks, DIALOGUE: narrow})), "cpu")
     try:
         assert must_bind(made, DIALOGUE)
-        session = SimpleNamespace(name="s", kv_bytes=1 << 20, draft_tokens=0, drafted=0, accepted=0)
+        session = SimpleNamespace(name="s", kv_bytes=1 << 20, draft_tokens=0, drafted=0, accepted=0, redone=0)
         lane = TaskLane(made.device, bound={DIALOGUE})
         scheduler = LaneLlmScheduler(made.dispatcher, {"dialogue": DIALOGUE}, lane, made.evicted, lambda _: None)
         core = set(made.device.clusters["cores_b"].unit_ids)
