@@ -23,7 +23,9 @@ class TurnRecord:
     tool_results: tuple[ToolResult, ...] = ()
     reply: str = ""
     decided_by: str | None = None
-    """What found the answer: "words", "manual" or "model" (as `pipeline.dialogue.manager.Plan`); None while open."""
+    """What found the answer: rule, manual or model (as `pipeline.dialogue.plan.Plan`); None while open."""
+    confidence: float | None = None
+    """Of the parser's model, calibrated, in [0, 1]; None where it was not asked."""
     task: Task | None = None
     """What the turn is for; None until its words are understood."""
     ms: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(MILLISECONDS))
@@ -39,6 +41,7 @@ class TurnRecord:
         parts = [f"turn {self.turn_id}", self.language or "no words", f"generation {self.generation}"]
         parts += [f"task {self.task}"] if self.task else []
         parts += [f"decided by {self.decided_by}"] if self.decided_by else []
+        parts += [f"confidence {self.confidence:.2f}"] if self.confidence is not None else []
         statuses = [result.status for result in self.tool_results]
         parts += [f"calls {' '.join(statuses)}"] if statuses else []
         parts += [f"{name} {value:.0f} ms" for name, value in self.ms.items() if value is not None]
@@ -67,6 +70,7 @@ class TurnRecord:
             ],
             "task": self.task,
             "decided_by": self.decided_by,
+            "confidence": None if self.confidence is None else round(self.confidence, 4),
             "reply": self.reply,
             "ms": {name: None if value is None else round(value, 1) for name, value in self.ms.items()},
             "interrupted": self.interrupted,

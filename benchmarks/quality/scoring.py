@@ -51,7 +51,7 @@ class Score:
         self.stray_actions: list[str] = []
         self.misses: list[str] = []
         self.decided_by: dict[str, Counter[str]] = {}
-        """Condition -> who decided ("words", "manual", "model") -> commands."""
+        """Condition -> who decided ("rule", "manual", "model") -> commands."""
 
     def add(self, condition: str, command: Command, heard: str, verdict: Verdict) -> None:
         """Count one verdict."""

@@ -52,6 +52,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("send", "cockpit.cli.serve:send", "Ask a running `cockpit serve`."),
     Command("places", "cockpit.cli.places:app", "Index a place file, and try what a name finds.", group=True),
     Command("models", "cockpit.cli.models:app", "Fetch, list, build and verify model weights.", group=True),
+    Command("adapt", "cockpit.cli.adapt:app", "Train the adapters of models, on the bench.", group=True),
     Command("kernels", "cockpit.cli.kernels:app", "Compile the GPU kernels for the device here.", group=True),
     Command("profile", "cockpit.cli.profile:app", "Check, show and compare profiles.", group=True),
     Command("doctor", "cockpit.cli.doctor:doctor", "Say what is missing here and the command that mends it."),

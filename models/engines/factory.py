@@ -18,6 +18,7 @@ from models.store.store import Store
 
 if TYPE_CHECKING:
     from models.engines.llm.causal_lm import CausalLM
+    from models.engines.parser import ParserEngine
     from models.engines.tts.espeak import EspeakWorker
     from models.engines.vad.silero import SileroVad
     from models.engines.wake.microwakeword import MicroWakeWordDetector
@@ -110,6 +111,12 @@ def _silero(folder: Path, _options: None) -> SileroVad:
     return SileroVad.load(folder)
 
 
+def _parser(folder: Path, _options: None) -> ParserEngine:
+    from models.engines.parser import ParserEngine
+
+    return ParserEngine.load(folder)
+
+
 def _openwakeword(folder: Path, word: str) -> OpenWakeWordDetector:
     from models.engines.wake.openwakeword import OpenWakeWordDetector
 
@@ -131,6 +138,7 @@ VOICES: Mapping[str, Callable[[Path, VoiceOptions], Voice]] = {
 }
 PHONEMIZERS: Mapping[str, Callable[[Path, None], EspeakWorker]] = {"espeak-ng": _espeak_worker}
 VADS: Mapping[str, Callable[[Path, None], SileroVad]] = {"silero": _silero}
+PARSERS: Mapping[str, Callable[[Path, None], ParserEngine]] = {"parser": _parser}
 WAKE_WORDS: Mapping[str, Callable[[Path, str], OpenWakeWordDetector | MicroWakeWordDetector]] = {
     "openwakeword": _openwakeword,
     "microwakeword": _microwakeword,
@@ -142,6 +150,7 @@ BY_ROLE: Mapping[Role, Mapping[str, object]] = {
     "voice-zh": VOICES,
     "phonemes": PHONEMIZERS,
     "vad": VADS,
+    "parser": PARSERS,
     "wake": WAKE_WORDS,
 }
 """Which engines the stage that loads a model in this role can open."""

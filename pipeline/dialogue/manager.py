@@ -21,6 +21,7 @@ from datetime import datetime
 from models.engines.base import never_cancelled
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.session import LmSession
+from models.engines.parser import ParserEngine
 from pipeline.agent.agent import Agent
 from pipeline.agent.memory import RECENT_TURNS, TaskMemory
 from pipeline.agent.selection import Selection, selection_of
@@ -33,11 +34,13 @@ from pipeline.dialogue.manual import Found, Manual, load_manual
 from pipeline.dialogue.plan import DecidedBy, Plan, as_result, asked_about, plan_of_choice, task_of
 from pipeline.dialogue.summary import Summary
 from pipeline.dialogue.tool_choice import Chooser
+from pipeline.dialogue.understanding import Understanding, plan_of_decision
 from pipeline.frames import Language, ToolCall, ToolResult
 from pipeline.nlg.actions import say
 from pipeline.nlu.intents.rules import kept_in_mind
 from pipeline.nlu.interpreter import Clause, Interpreter, Parse
 from pipeline.nlu.lexicon import build_lexicon
+from pipeline.nlu.parser.decision import Decision
 from pipeline.vehicle.places import Places, load_places
 from pipeline.vehicle.schemas import TOOL_NAMES
 from pipeline.vehicle.signals import EmbeddedTree, SignalAccess, SignalBackend, SignalError
@@ -110,6 +113,8 @@ class DialogueManager:
     lm: CausalLM | None
     chat_sessions: dict[Language, LmSession]
     manual: Manual
+    understanding: Understanding | None = None
+    """The parser's model; None: the rules alone decide."""
     agent: Agent | None = None
     memory: TaskMemory = field(default_factory=TaskMemory)
     older: Summary = field(default_factory=Summary)
@@ -140,9 +145,11 @@ class DialogueManager:
         now: Callable[[], datetime] = datetime.now,
         agent: AgentSetup | None = None,
         agent_lm: CausalLM | None = None,
+        parser: ParserEngine | None = None,
     ) -> DialogueManager:
         """tree: signals (the embedded ones by default); lm: None leaves open choices to the words and answers no
-        talk, and asks no tools. agent_lm: the model of the agent loop, where it is another one.
+        talk, and asks no tools. agent_lm: the model of the agent loop, where it is another one. parser: the model that
+        reads whole sentences; None: the rules alone decide.
         """
         known = load_places() if places is None else places
         access = SignalAccess(EmbeddedTree() if tree is None else tree)
@@ -162,6 +169,7 @@ class DialogueManager:
             lm=lm,
             chat_sessions=sessions,
             manual=load_manual(),
+            understanding=(None if parser is None else Understanding.create(parser, lexicon, known, toolbox.place_of)),
             agent=looks_up,
             memory=memory,
             older=Summary() if lm is None else Summary(lm, _session(lm, "summary")),
@@ -215,16 +223,29 @@ class DialogueManager:
         parse = self.interpreter.parse(text, language, self._last_call())
         found = self.manual.find(text)
         explained = _explained(found, parse)
+        decision = self._decision(text, language, parse)
         looked_up = None if found is not None else self._look_up(text, language, parse, cancelled, scheduler)
         if looked_up is not None:
             return looked_up
-        misheard = self._misheard(parse, avg_logprob) and not explained
-        if chosen is not None or misheard or (parse.half_heard and found is None):
+        misheard = (self._misheard(parse, avg_logprob) or (doubtful and decision.rests_on_detail)) and not explained
+        half_heard = parse.half_heard and found is None and decision.kind == "rules"
+        if chosen is not None or misheard or half_heard:
             return Plan(text, language, (ToolCall("refuse", {"reason": "not_understood", "what": text.strip()[:80]}),))
+        decided = None if explained else plan_of_decision(decision, text, language, explained=found is not None)
+        if decided is not None:
+            return decided
         if not parse.clauses or explained:
-            decided_by: DecidedBy = "manual" if found is not None else "model" if self.lm is not None else "words"
-            return Plan(text, language, chat=True, decided_by=decided_by)
-        return self._commands(text, language, parse.clauses, cancelled, scheduler)
+            decided_by: DecidedBy = "manual" if found is not None else "model" if self.lm is not None else "rule"
+            return Plan(text, language, chat=True, decided_by=decided_by, confidence=decision.confidence)
+        plan = self._commands(text, language, parse.clauses, cancelled, scheduler)
+        agreed = decision.kind == "agreed"
+        return replace(plan, decided_by="model" if agreed else plan.decided_by, confidence=decision.confidence)
+
+    def _decision(self, text: str, language: Language, parse: Parse) -> Decision:
+        """What the parser's model says to it; without a model the rules decide."""
+        if self.understanding is None:
+            return Decision("rules")
+        return self.understanding.decide(text, language, parse, self._last_call())
 
     def _commands(
         self,
@@ -237,7 +258,7 @@ class DialogueManager:
         """The calls of clauses; where the words leave several, the model chooses."""
         task = task_of(clauses)
         calls: list[ToolCall] = []
-        decided_by: DecidedBy = "words"
+        decided_by: DecidedBy = "rule"
         ttft_ms = total_ms = 0.0
         for clause in clauses:
             if len(clause.candidates) == 1 or self.chooser is None:
@@ -438,6 +459,8 @@ class DialogueManager:
         """True when the transcript is already a whole command that is unlikely to go on, and `plan` would act on it."""
         parse = self.interpreter.parse(text, language, self._last_call())
         if not parse.complete or self._misheard(parse, avg_logprob):
+            return False
+        if self._decision(text, language, parse).kind not in ("rules", "agreed"):
             return False
         return not _explained(self.manual.find(text), parse)
 

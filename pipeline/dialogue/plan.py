@@ -14,7 +14,7 @@ from pipeline.frames import Language, Status, Task, ToolCall, ToolResult
 from pipeline.nlu.interpreter import Clause
 from pipeline.vehicle.places import Place
 
-DecidedBy = Literal["words", "manual", "model"]
+DecidedBy = Literal["rule", "manual", "model", "head"]
 
 
 NAVIGATION_CALLS = frozenset(("navigate_to", "set_route_options", "cancel_navigation", "ask_distance"))
@@ -22,7 +22,12 @@ NAVIGATION_CALLS = frozenset(("navigate_to", "set_route_options", "cancel_naviga
 
 def task_of(clauses: Sequence[Clause]) -> Task:
     """What a transcript is for: the most urgent task among its commands, dialogue where there is none."""
-    names = {candidate.call.name for clause in clauses for candidate in clause.candidates} - {"refuse"}
+    return task_of_calls([candidate.call for clause in clauses for candidate in clause.candidates])
+
+
+def task_of_calls(calls: Sequence[ToolCall]) -> Task:
+    """The same, of calls."""
+    names = {call.name for call in calls} - {"refuse"}
     if names & NAVIGATION_CALLS:
         return "navigation"
     return "vehicle" if names else "dialogue"
@@ -32,9 +37,10 @@ def task_of(clauses: Sequence[Clause]) -> Task:
 class Plan:
     """What a transcript means. Either `calls` are to be executed in order, or `chat` is True, or neither (no words).
 
-    `decided_by`: "words" when the words left one choice, "manual" when the owner's manual answers, "model" when the
-    language model chose or answers. `cut`: the model's choice was cancelled, so nothing is to be done.
-    Times in ms; `llm_ttft_ms` is 0 when no model step was needed.
+    `decided_by`: "rule" when the rules left one choice, "manual" when the owner's manual answers, "model" when the
+    parser's model read it (also where the rules read the same) or the language model chose or answers. `confidence`:
+    of the parser's model, calibrated; None where it was not asked. `cut`: the model's choice was cancelled, so
+    nothing is to be done. Times in ms; `llm_ttft_ms` is 0 when no model step was needed.
     `said`: the reply of what was looked up already; `read`: what tools said. `acts`: an integrator's tools to be called
     once the turn is over. `offer`: what the next turns may refer to.
     """
@@ -43,7 +49,8 @@ class Plan:
     language: Language
     calls: tuple[ToolCall, ...] = ()
     chat: bool = False
-    decided_by: DecidedBy = "words"
+    decided_by: DecidedBy = "rule"
+    confidence: float | None = None
     llm_ttft_ms: float = 0.0
     llm_ms: float = 0.0
     cut: bool = False

@@ -160,13 +160,14 @@ class UnderstandStage:
     def _final(self, transcript: Transcript) -> Iterator[TextDelta]:
         record = self._turn_log.open(transcript.turn_id, transcript.generation)
         record.language, record.transcript, record.reply = transcript.language, transcript.text, ""
-        record.decided_by = record.task = None
+        record.decided_by = record.task = record.confidence = None
         record.ms["asr"] = transcript.asr_ms
         record.ms["tts_first"] = None
         with self._scheduler.block(self._stale(transcript)):
             speculation = self._planned(transcript)
             self._speculation = None
             record.decided_by = None if speculation.plan.cut else speculation.plan.decided_by
+            record.confidence = None if speculation.plan.cut else speculation.plan.confidence
             record.task = task = speculation.plan.task
             start_ns = time.monotonic_ns()
             for piece in self._pieces(speculation, record):
@@ -175,7 +176,7 @@ class UnderstandStage:
         if speculation.plan.chat:
             record.ms["llm"] = speculation.planned_ms + (time.monotonic_ns() - start_ns) / NS_PER_MS
             record.ms["llm_ttft"] = self._dialogue.chat_ttft_ms
-        elif speculation.plan.decided_by == "model":
+        elif speculation.plan.llm_ttft_ms:
             record.ms["llm_ttft"] = speculation.plan.llm_ttft_ms
         yield self._delta(transcript, "", task, last=True)
 

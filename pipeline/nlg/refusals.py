@@ -13,6 +13,10 @@ _REFUSED_EN = {
     "not_understood": "Sorry, I did not understand that.",
     "wrong_unit": "I can't use that unit here.",
     "declined": "Okay, I leave it as it is.",
+    "only_now": "I can only do that right away, not later. I have changed nothing.",
+    "no_condition": "I can only do that right away, not on a condition. I have changed nothing.",
+    "nothing_done": "I have changed nothing.",
+    "unclear": "I am not sure what you want, so I have changed nothing. Please say it in other words.",
     "invalid_arguments": "Sorry, I can't use that value.",
     "unknown_value": "Sorry, I can't use that value.",
     "wrong_type": "Sorry, I can't use that value.",
@@ -25,6 +29,10 @@ _REFUSED_ZH = {
     "not_understood": "抱歉，我没有听懂。",
     "wrong_unit": "抱歉，这里不能用这个单位。",
     "declined": "好的，保持不变。",
+    "only_now": "我只能现在就做，不能定时。我什么都没有改动。",
+    "no_condition": "我只能现在就做，不能按条件执行。我什么都没有改动。",
+    "nothing_done": "我什么都没有改动。",
+    "unclear": "我不确定您的意思，什么都没有改动，请换个说法。",
     "invalid_arguments": "抱歉，这个数值不能用。",
     "unknown_value": "抱歉，这个数值不能用。",
     "wrong_type": "抱歉，这个数值不能用。",
@@ -46,6 +54,27 @@ _UNIT_HINT_EN = {"fahrenheit": "I only take degrees Celsius.", "kelvin": "I only
 _UNIT_HINT_ZH = {"fahrenheit": "我只能用摄氏度。", "kelvin": "我只能用摄氏度。"}
 
 
+_MISSING = {
+    "phone": ("phone calls and messages", "打电话和发消息"),
+    "weather": ("the weather", "查天气"),
+    "traffic": ("traffic news", "查路况"),
+    "calendar": ("reminders and the calendar", "提醒和日程"),
+    "shopping": ("orders and bookings", "购物和预订"),
+    "home": ("devices at home", "控制家里的设备"),
+    "news": ("the news", "新闻"),
+    "mirror": ("the mirrors", "调后视镜"),
+    "camera": ("the cameras", "摄像头"),
+    "charge_port": ("the charge port", "充电口"),
+    "wifi": ("Wi-Fi, apps and videos", "无线网、应用和视频"),
+    "massage": ("seat massage", "座椅按摩"),
+    "fragrance": ("fragrance and ambient light", "香氛和氛围灯"),
+    "sunroof_position": ("a position of the sunroof between open and closed", "天窗开到一半"),
+    "door": ("opening a door", "开车门"),
+    "screen": ("the screen", "操作屏幕"),
+}
+"""What the rules call a thing that the car lacks, in English and Mandarin."""
+
+
 def say_refusal(result: ToolResult, language: Language) -> str:
     """Why it was not done; a range is said, an unknown place is named."""
     zh = language == "zh"
@@ -65,11 +94,21 @@ def say_refusal(result: ToolResult, language: Language) -> str:
             choice = "还是".join(near) if zh else " or ".join(near)
             return f"我不认识{asked}，是{choice}吗？" if zh else f"I don't know {asked}. Did you mean {choice}?"
         return f"抱歉，我不认识{asked}这个地方。" if zh else f"Sorry, I don't know the place {asked}."
+    if reason == "unsupported" and (missing := named(detail.get("what"), language)):
+        return f"抱歉，这辆车做不到：{missing}。" if zh else f"Sorry, this car can't do that: {missing}."
     if reason == "wrong_unit":
         hint = (_UNIT_HINT_ZH if zh else _UNIT_HINT_EN).get(str(detail.get("what")))
         if hint:
             return hint
     return (_REFUSED_ZH if zh else _REFUSED_EN)[reason]
+
+
+def named(what: object, language: Language) -> str:
+    """What is missing, fit to be spoken: the rules' own name for it, or words of the sentence; empty for neither."""
+    text = " ".join(str(what or "").split()).strip(" ,.!?;:，。！？；：、")
+    if text in _MISSING:
+        return _MISSING[text][language == "zh"]
+    return "" if "_" in text else text[:40]
 
 
 def say_failure(result: ToolResult, language: Language) -> str:

@@ -55,7 +55,17 @@ QUESTIONS = [
     "gear",
     "location",
 ]
-REFUSALS = ["forbidden", "unsupported", "not_understood", "wrong_unit", "declined"]
+REFUSALS = [
+    "forbidden",
+    "unsupported",
+    "not_understood",
+    "wrong_unit",
+    "declined",
+    "only_now",
+    "no_condition",
+    "nothing_done",
+    "unclear",
+]
 
 
 def _object(**properties: Any) -> dict[str, Any]:

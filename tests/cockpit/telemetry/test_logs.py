@@ -62,11 +62,11 @@ def test_elsewhere_lines_have_time_and_level_and_follow_stderr(monkeypatch: pyte
 def test_a_turns_line_holds_nothing_that_was_heard_done_or_said() -> None:
     call = ToolCall("navigate_to", {"place": "the clinic"})
     record = TurnRecord(7, 2, "en", "Take me to the clinic.", (ToolResult(call, "done", None, "clinic"),), "Off to it.")
-    record.decided_by = "words"
+    record.decided_by = "rule"
     record.ms["first_audio"] = 243.4
     record.interrupted = True
     line = record.as_log_line()
-    assert line == "turn 7, en, generation 2, decided by words, calls done, first_audio 243 ms, interrupted"
+    assert line == "turn 7, en, generation 2, decided by rule, calls done, first_audio 243 ms, interrupted"
 
 
 def test_a_trace_that_could_not_be_written_is_refused_before_the_run(tmp_path: Path) -> None:

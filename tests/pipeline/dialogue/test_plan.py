@@ -28,8 +28,8 @@ class _Chooser:
 @pytest.mark.parametrize(
     ("text", "language", "decided_by"),
     [
-        ("set the driver temperature to 22 degrees", "en", "words"),
-        ("shift into reverse", "en", "words"),
+        ("set the driver temperature to 22 degrees", "en", "rule"),
+        ("shift into reverse", "en", "rule"),
         ("what is regenerative braking?", "en", "manual"),
         ("什么是动能回收", "zh", "manual"),
         ("你好", "zh", "manual"),

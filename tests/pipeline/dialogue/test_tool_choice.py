@@ -40,7 +40,7 @@ def test_the_model_can_only_choose_among_the_calls(car: tuple[DialogueManager, E
 def test_open_wishes_are_the_models_and_clear_ones_need_no_step(car: tuple[DialogueManager, EmbeddedTree]) -> None:
     dialogue = car[0]
     clear = dialogue.plan("set the driver temperature to 22 degrees", "en")
-    assert (clear.decided_by, clear.llm_ms) == ("words", 0.0)
+    assert (clear.decided_by, clear.llm_ms) == ("rule", 0.0)
     unclear = dialogue.plan("it's stuffy in here", "en")
     assert unclear.decided_by == "model"
     assert unclear.calls[0].name in ("set_recirculation", "set_fan", "set_window")

