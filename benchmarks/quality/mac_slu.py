@@ -61,7 +61,7 @@ _KNOWN = (
     "车门",
 )
 """Things this car has: a label about one of them that no rule below maps is left out, not taken for a missing one."""
-_KNOWN_WORDS = re.compile("温度|风|音量|声|除雾|除霜|循环|亮度|锁|加热|通风|AC|冷气|制冷|导航声音|雨刷|雨刮|时间|电量")
+_KNOWN_WORDS = re.compile("温度|风|音量|声|雾|霜|循环|亮度|锁|加热|通风|AC|冷气|制冷|导航声音|雨刷|雨刮|时间|电量")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ def _missing(intent: str, slots: Mapping[str, str]) -> Wish | None:
 
 
 def _music(intent: str, slots: Mapping[str, str]) -> Wish | None:
-    if intent == "播放收藏":
-        return NOTHING
+    if {"页面", "位置", "应用名称"} & set(slots):
+        return None
     if intent == "播放控制":
         action = slots.get("操作", "")
         if action in ("下一首", "换", "换一首", "切"):
@@ -132,7 +132,7 @@ def _map(intent: str, slots: Mapping[str, str]) -> Wish | None:
         if {"途经点类型", "途经点名称", "起点名称", "终点类型"} & set(slots) or "终点名称" not in slots:
             return None
         return Wish("navigate_to", contains=(slots["终点名称"],))
-    if intent == "查询路程" and "poi名称" in slots:
+    if intent == "查询路程" and slots.get("poi名称", "目的地") != "目的地":
         return Wish("ask_distance", contains=(slots["poi名称"],))
     if intent == "查询定位":
         return Wish("ask_vehicle", {"item": "location"})
@@ -143,7 +143,7 @@ def _map(intent: str, slots: Mapping[str, str]) -> Wish | None:
 
 def _car(intent: str, slots: Mapping[str, str]) -> Wish | None:
     place = slots.get("位置")
-    if place is not None and place not in _ZONES:
+    if (place is not None and place not in _ZONES) or "车机模块" in slots:
         return None
     zone = {} if place is None else {"zone": _ZONES[place]}
     action = slots.get("操作", "")
@@ -256,14 +256,15 @@ def _relative(tool: str, amount: str, action: str, zone: Mapping[str, str]) -> W
 def _sound(
     thing: str, function: str, what: str, amount: str, is_on: bool | None, action: str, zone: Mapping[str, str]
 ) -> Wish | None:
-    if thing or function or what not in ("音量", "声音", "声"):
+    if thing or function or what not in ("音量", "声音"):
         return None
     value = _number(amount)
     media = {"target": "media"}
     if value is not None and re.fullmatch(r"(?:百分之)?[零一二三四五六七八九十百]+|\d+%?", amount) and 1 < value <= 100:
         return Wish("set_volume", {**media, "action": "set", "value": value})
-    if amount in ("最大", "max"):
-        return Wish("set_volume", {**media, "action": "set", "value": 100.0})
+    named = {"最大": 100.0, "max": 100.0, "一半": 50.0}
+    if amount in named:
+        return Wish("set_volume", {**media, "action": "set", "value": named[amount]})
     return _relative("set_volume", amount, action, media)
 
 
@@ -278,5 +279,4 @@ _DOMAINS: dict[str, Callable[[str, Mapping[str, str]], Wish | None]] = {
     "车载控制": _car,
     "打电话": _missing,
     "天气": _missing,
-    "影视": _missing,
 }

@@ -179,7 +179,8 @@ class Judge:
         calls = [self._settled(call, case.language) for call in reading.calls if call != REFUSED_BY_THE_CAR]
         acting = [call for call in calls if call.name not in READS]
         if case.calls is None:
-            return _against_wishes(case.wishes, calls, acting)
+            places = [self._settled_wish(wish, case.language) for wish in case.wishes]
+            return _against_wishes(places, calls, acting)
         meant = [self._settled(call, case.language) for call in case.calls]
         if by_seat(calls) == by_seat(meant):
             return "right"
@@ -191,6 +192,11 @@ class Judge:
         if not isinstance(place, str):
             return call
         return ToolCall(call.name, {**call.arguments, "place": self.place_of(place, language)})
+
+    def _settled_wish(self, wish: Wish, language: Language) -> Wish:
+        if wish.tool not in ("navigate_to", "ask_distance"):
+            return wish
+        return Wish(wish.tool, wish.args, tuple(self.place_of(said, language) for said in wish.contains))
 
     def place_of(self, said: str, language: Language) -> str:
         """The key of a place, given by key or words; the words where none is known."""

@@ -48,6 +48,8 @@ def said(value: float, language: str, rng: random.Random, *, degrees: bool = Fal
     """A way to say `value` >= 0 with at most one decimal. degrees: 二十三度五 and 23度半 may say the half, too."""
     whole, tenths = int(value), round(value % 1 * 10)
     digits = rng.random() < 0.4
+    if tenths == 5 and rng.random() < 0.06:
+        return f"{whole}½"
     if language == "en":
         if not tenths:
             return str(whole) if digits else english(whole, rng)

@@ -48,7 +48,7 @@ _GLUE = frozenset("，。！？,.!? ")
 @cache
 def homophones() -> dict[str, tuple[str, ...]]:
     """Characters of the bank that sound alike without their tone, numerals left out."""
-    numerals = set("零一二三四五六七八九十百千两半点度不没别非关开升降大小高低")
+    numerals = set("零一二三四五六七八九十百千两半点度不没别非关开升降大小高低分之")
     signs = {c for templates in bank_of("zh").values() for t in templates for c in t if "\u4e00" <= c <= "\u9fff"}
     groups: dict[str, list[str]] = {}
     for sign in sorted(signs - numerals):

@@ -70,6 +70,7 @@ _SET_TO = frozenset("到成为至在之")
 _BEFORE_ONE = frozenset(("to", "too", "at", "by", "level"))
 """After these "one" is a number, not a pronoun."""
 _UNIT_WORDS = frozenset((*"度档挡级格百分之成%°℃℉", "degree", "degrees", "percent", "per", "cent", "celsius"))
+_FRACTION_SIGNS = {"½": 0.5, "¼": 0.25, "¾": 0.75}
 _MINUS = {"minus", "negative", "负"}
 
 
@@ -148,6 +149,8 @@ def _number_at(words: Sequence[str], i: int) -> tuple[float, int, bool] | None:
 def _digits_at(words: Sequence[str], i: int) -> tuple[float, int, bool]:
     value = float(words[i].replace(",", "." if len(words[i].split(",")[-1]) != 3 else ""))
     end = i + 1
+    if value.is_integer() and end < len(words) and words[end] in _FRACTION_SIGNS:
+        return value + _FRACTION_SIGNS[words[end]], end + 1, False
     if words[end : end + 1] in (["point"], ["点"]) and value.is_integer():
         tail, after = _tail_at(words, end + 1)
         if tail:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pypinyin import Style, pinyin
 from rapidfuzz.distance import Levenshtein
 
-_TOKEN = re.compile(r"[㐀-鿿]|\d+(?:[.,]\d+)?|[A-Za-z]+(?:['’][A-Za-z]+)*|[%°℃℉]")
+_TOKEN = re.compile(r"[㐀-鿿]|\d+(?:[.,]\d+)?|[A-Za-z]+(?:['’][A-Za-z]+)*|[%°℃℉½¼¾]")
 _CJK = re.compile(r"[㐀-鿿]")
 
 SIMPLE_FORM = str.maketrans(
@@ -44,7 +44,7 @@ def tokens_of(text: str) -> list[Token]:
     """Lower-case English words, numbers, single Chinese characters (simple forms), % and degree signs; the rest
     is dropped.
     """
-    plain = simple_form(text).replace("’", "'")
+    plain = simple_form(text).replace("’", "'").replace("º", "°")
     return [Token(hit.group().lower(), hit.start(), hit.end()) for hit in _TOKEN.finditer(plain)]
 
 
