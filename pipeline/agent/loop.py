@@ -109,9 +109,10 @@ class AgentLoop:
         self._max_parallel = max_parallel
 
     def warm_up(self, scheduler: LlmScheduler = UNSCHEDULED) -> None:
-        """Compute the static prefix."""
+        """Compute the static prefix, and keep it where that needs no copy."""
         steps = scheduler.on(self._session, ahead=True)
         fill(self._session, self._encoded([], add_generation_prompt=False), steps)
+        self._session.keep_beginning()
 
     def answer(
         self,

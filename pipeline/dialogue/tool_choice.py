@@ -54,6 +54,7 @@ class Chooser:
             scheduler=scheduler,
             ahead=True,
         )
+        self._session.keep_beginning()
 
     def choose(
         self,

@@ -184,6 +184,7 @@ class LmSession:
         self._cached = 0
         self._expected = body.capacity
         self._shared_tokens = 0
+        self._kept: ParkedText | None = None
         self.exclusive: AbstractContextManager[Any] = nullcontext()
         """Held while rows are written: a lock that the texts of one batch share, since a run may cover all of them."""
         self._writes: deque[tuple[int, int]] = deque([(0, 0)], _WRITES)
@@ -270,6 +271,15 @@ class LmSession:
         with self.exclusive:
             return self.body.share(min(count, len(self._held())))
 
+    def keep_beginning(self) -> int:
+        """Store what is cached now, so that a text that was forgotten has its beginning back without computing it.
+
+        Returns how many tokens that are: whole pages, and none on a device. They take memory until the session ends.
+        """
+        count = self.share(self._cached)
+        self._kept = self.park(count) if count else None
+        return count
+
     @property
     def shown(self) -> int:
         """Of how many tokens it has no copy of its own."""
@@ -337,6 +347,7 @@ class LmSession:
     def close(self) -> None:
         """Give the cache back; the session may not be used any more. Safe to call twice."""
         self.forget()
+        self._kept = None
         self._release()
 
     def set_tokens(
@@ -561,6 +572,8 @@ class LmSession:
             at_boundary()
             if cancelled():
                 return
+            if not self._cached and self._kept is not None:
+                self._begin_as_kept(self._kept)
             part = self._tokens[self._cached : self._cached + chunk]
             try:
                 self._hidden = self._run(part, every_row=False)
@@ -569,6 +582,14 @@ class LmSession:
                 continue
             if self._cached < len(self._tokens):
                 self._hidden = None
+
+    def _begin_as_kept(self, kept: ParkedText) -> None:
+        """Nothing is cached: begin with what `keep_beginning` stored, but leave two rows at least (see `begin`)."""
+        count = min(common(kept.tokens, self._tokens), len(self._tokens) - 2)
+        if count > 0:
+            with self.exclusive:
+                self._note_write(0)
+                self._cached = self.body.show(kept.shared, 0, count)
 
     def _rows(self, tokens: list[int]) -> Hidden:
         """A run over `tokens` that is done again at once when it was ended for somebody more urgent."""

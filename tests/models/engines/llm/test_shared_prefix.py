@@ -138,32 +138,51 @@ def test_bodies_of_two_models_are_refused(lm: CausalLM, model_dir: Callable[[str
 
 def test_texts_of_a_batch_show_one_beginning(lm: CausalLM) -> None:
     """The same tokens as alone, while one that shows it is given another text and the one that computed it goes."""
-    questions = ("Hello", "Is it cold outside?", "Which way?")
-    expected = [answer(lm.open_session(), prompt(lm, question)) for question in questions]
+    first, second = prompt(lm, "Hello"), prompt(lm, "Is it cold outside?")
+    expected = answer(lm.open_session(), second)
     batch = lm.open_batch()
-    donor, *heirs = (batch.open() for _ in questions)
-    assert answer(donor, prompt(lm, questions[0])) == expected[0]
-    stored = donor.shares(prompt(lm, questions[1])) // ROWS * ROWS
-    for heir, question, tokens in zip(heirs, questions[1:], expected[1:], strict=True):
-        heir.adopt(donor, prompt(lm, question))
-        assert donor.shown == heir.shown == stored > 64
-        assert answer(heir, prompt(lm, question)) == tokens
-        assert heir.shown == stored
-        heads = rows_of(heir).shape[0] * rows_of(heir).shape[1]
-        assert shown_bytes(heir) == heads * stored // ROWS * PAGE_BYTES  # computing what follows wrote to none of it
-    status = lm.shared
-    assert status is not None
-    assert (status.texts, status.bytes) == (3, stored * donor.bytes_of(1))
-    kept = heirs[0].park(stored)
+    donor, heir, late = (batch.open() for _ in range(3))
+    donor.set_tokens(first)
+    stored = donor.shares(second) // ROWS * ROWS
+    heir.adopt(donor, second)
+    assert donor.shown == heir.shown == stored > 64
+    assert answer(heir, second) == expected
+    assert heir.shown == stored
+    heads = rows_of(heir).shape[0] * rows_of(heir).shape[1]
+    assert shown_bytes(heir) == heads * stored // ROWS * PAGE_BYTES  # computing what follows wrote to none of it
+    late.adopt(heir, second)
+    assert lm.shared is not None
+    assert lm.shared.texts == 3
+    assert lm.shared.shown_bytes == 2 * stored * donor.bytes_of(1) + late.shown * donor.bytes_of(1)
+    kept = heir.park(stored)
     assert kept.size_bytes == 0
-    donor.set_tokens(prompt(lm, "Bye")[::-1])
-    heirs[0].forget()
-    assert answer(heirs[1], prompt(lm, questions[2])) == expected[2]
-    assert heirs[0].restore(kept, prompt(lm, questions[1])) == stored
-    assert answer(heirs[0], prompt(lm, questions[1])) == expected[1]
-    assert answer(donor, prompt(lm, questions[0])) == expected[0]
+    donor.set_tokens(first[:30][::-1])
+    heir.forget()
+    assert answer(late, second) == expected
+    assert heir.restore(kept, second) == stored
+    assert answer(heir, second) == expected
     batch.close()
     del kept
+    assert lm.shared.bytes == 0
+
+
+def test_a_forgotten_text_has_its_kept_beginning_back(lm: CausalLM) -> None:
+    ids = prompt(lm, "Hello")
+    session = lm.open_session()
+    expected = answer(session, ids)
+    session.set_tokens(ids)
+    kept = session.keep_beginning()
+    assert kept > len(ids) - 2 - ROWS
+    seen: list[int] = []
+    for wanted in (ids, ids[:100]):
+        session.forget()
+        assert resident_bytes(session) == 0
+        session.set_tokens(wanted, chunk=4, at_boundary=lambda: seen.append(session.cached))
+    again = min(kept, len(ids) - 2)
+    assert seen == [0, *range(again + 4, len(ids), 4), 0]  # the first run came after what was kept
+    session.forget()
+    assert answer(session, ids) == expected
+    session.close()
     assert lm.shared is not None
     assert lm.shared.bytes == 0
 
