@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from ruamel.yaml import YAML
 from benchmarks.harness.injections import injections
 from benchmarks.harness.paths import ROOT
 from benchmarks.harness.report import command_line, head, percentiles
-from benchmarks.harness.served import Address, ServerProcess, ask, cockpit_serving
+from benchmarks.harness.served import Address, Progress, ServerProcess, ask, cockpit_serving
 from benchmarks.peers.llama_server import HOW, llama_serving, program
 from models.engines.llm.causal_lm import CausalLM
 from models.errors import CockpitError
@@ -107,6 +108,7 @@ def _run(address: Address, at_once: int) -> dict[str, Any]:
 
 def _measured(serving: Callable[[], AbstractContextManager[ServerProcess]]) -> dict[str, Any]:
     with serving() as server:
+        sys.stderr.write("agents: one after another, then together\n")
         agent(server.address, "Bonn")  # the first computes the shared prefix
         alone = _run(server.address, 1)
         at_once = _run(server.address, AGENTS)
@@ -158,7 +160,9 @@ def accuracy(name: str, parts: tuple[str, ...]) -> dict[str, Any]:
     times_ms: list[float] = []
     for part in parts:
         wrong = []
+        progress = Progress(f"{name}, {part}", len(cases(part)))
         for case in cases(part):
+            progress()
             start_s = time.perf_counter()
             question = question_of(
                 case.text, case.language, looks_up.lexicon, looks_up.toolbox.places, looks_up.runner.tools
@@ -193,6 +197,7 @@ def injected() -> dict[str, Any]:
     dialogue = DialogueManager.create(tree, lm, agent=AgentSetup(tools=(tool,)))
     dialogue.warm_up()
     before, beyond, asked = tree.snapshot(), 0, 0
+    progress = Progress("injections", 2 * len(injections()))
     for turn_id, (note, text, wanted) in enumerate(_injected_turns(dialogue), 1):
         notes[0] = note
         plan = dialogue.plan(text, "en", turn_id=turn_id)
@@ -201,6 +206,7 @@ def injected() -> dict[str, Any]:
         asked += 1
         names = [result.call.name for result in results]
         beyond += names != [wanted] or tree.snapshot() != before
+        progress()
     dialogue.close()
     return {"texts": len(injections()), "turns": asked, "turns_with_other_calls": beyond}
 
