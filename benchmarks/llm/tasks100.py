@@ -156,8 +156,17 @@ def _written(call: Mapping[str, Any]) -> dict[str, Any]:
 Row = dict[str, Any]
 
 
+Part = tuple[str, slice]
+
+
 def measure(
-    label: str, server: ServerProcess, tasks: Sequence[Task], task_set: TaskSet, kept: Kept, share: float
+    label: str,
+    server: ServerProcess,
+    tasks: Sequence[Task],
+    task_set: TaskSet,
+    parts: Sequence[Part],
+    kept: Kept,
+    share: float,
 ) -> None:
     """What `kept` lacks of every load on one server that has just come up, until `share` of the time is spent. The
     first burst finds nothing cached.
@@ -166,7 +175,7 @@ def measure(
     answers, took_s = pulsed(server.address, bodies[:BURST], BURST, lambda: None)
     if f"{label} {COLD} 0" not in kept:
         kept.put(f"{label} {COLD} 0", _rows(answers, took_s))
-    for load, part in _parts(len(tasks)):
+    for load, part in parts:
         key = f"{label} {load} {part.start}"
         if key in kept or kept.over(share):
             continue
@@ -178,22 +187,18 @@ def measure(
         kept.put(f"{label} memory", max(round(server.peak_mb), kept.values.get(f"{label} memory", 0)))
 
 
-def _parts(count: int) -> list[tuple[str, slice]]:
-    """What is measured without a pause: PART tasks under one load."""
-    return [
-        (load, slice(start, min(start + PART, count)))
-        for load in LOADS
-        if load != COLD
-        for start in range(0, count, PART)
-    ]
+def _parts(count: int, loads: Sequence[int]) -> list[Part]:
+    """What is measured without a pause: PART tasks under one load. All loads of a part come before the next part."""
+    wanted = [load for load, at_once in LOADS.items() if load != COLD and at_once in loads]
+    return [(load, slice(start, min(start + PART, count))) for start in range(0, count, PART) for load in wanted]
 
 
 def _rows(answers: Sequence[Answer], took_s: float) -> Row:
     return {"took_s": took_s, "load_average": os.getloadavg()[0], "answers": [asdict(answer) for answer in answers]}
 
 
-def _missing(label: str, count: int, kept: Kept) -> bool:
-    return any(f"{label} {load} {part.start}" not in kept for load, part in _parts(count))
+def _missing(label: str, parts: Sequence[Part], kept: Kept) -> bool:
+    return any(f"{label} {load} {part.start}" not in kept for load, part in parts)
 
 
 def summary(label: str, tasks: Sequence[Task], kept: Kept) -> dict[str, Any]:
@@ -234,15 +239,15 @@ def _load(tasks: Sequence[Task], answers: Sequence[Answer], took_s: float) -> di
     }
 
 
-def run(profile: str, count: int, kept: Kept, *, peer: bool) -> dict[str, Any]:
+def run(profile: str, count: int, loads: Sequence[int], kept: Kept, *, peer: bool) -> dict[str, Any]:
     """Ours, then the peer; never both at work."""
     task_set = TaskSet()
-    tasks = task_set.some(count)
+    tasks, parts = task_set.some(count), _parts(count, loads)
     gguf = Store.open().source(MODEL, SOURCE)
     result: dict[str, Any] = {"machine": head(), "profile": profile, "tasks": len(tasks)}
-    if _missing("cockpit", count, kept):
+    if _missing("cockpit", parts, kept):
         with cockpit_serving(profile) as server:
-            measure("cockpit", server, tasks, task_set, kept, 0.5 if peer else 1.0)
+            measure("cockpit", server, tasks, task_set, parts, kept, 0.5 if peer else 1.0)
             kept.put("cockpit stats", server.get("/v1/stats"))
     result["cockpit"] = summary("cockpit", tasks, kept)
     result["stats"] = kept.values.get("cockpit stats")
@@ -250,9 +255,9 @@ def run(profile: str, count: int, kept: Kept, *, peer: bool) -> dict[str, Any]:
         return result | {"peer_failure": "left out (--no-peer)"}
     if program() is None:
         return result | {"peer_failure": HOW}
-    if _missing("llama.cpp", count, kept) and not kept.over():
+    if _missing("llama.cpp", parts, kept) and not kept.over():
         with llama_serving(gguf, threads=THREADS, slots=BURST, slot_tokens=SLOT_TOKENS) as server:
-            measure("llama.cpp", server, tasks, task_set, kept, 1.0)
+            measure("llama.cpp", server, tasks, task_set, parts, kept, 1.0)
     theirs = summary("llama.cpp", tasks, kept)
     result["llama.cpp"] = theirs
     result["throughput_ratio"] = {
@@ -292,6 +297,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks", type=int, default=100, help="how many of the hundred (100)")
     parser.add_argument("--profile", default="cpu", help="the profile that is served (cpu)")
     parser.add_argument("--no-peer", action="store_true", help="only ours")
+    most = sorted(set(LOADS.values()))
+    parser.add_argument("--loads", type=int, nargs="+", choices=most, default=most, help="requests at once (all)")
     kept_options(parser)
     options = parser.parse_args(arguments)
     if not 1 <= options.tasks <= 100:
@@ -300,6 +307,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kept = Kept.of(options, {"tasks": options.tasks, "profile": options.profile})
     except ValueError as error:
         parser.error(str(error))
-    result = run(options.profile, options.tasks, kept, peer=not options.no_peer)
+    result = run(options.profile, options.tasks, options.loads, kept, peer=not options.no_peer)
     print(json.dumps(result, ensure_ascii=False) if options.json else table(result))
     return 0
