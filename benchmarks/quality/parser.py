@@ -1,6 +1,9 @@
 """Sentences to calls, without the car: how often exactly the right ones come, and how often a wrong one.
 
-python -m benchmarks parser [--parser rules] [--sets dev,mac_slu,slurp] [--shared DIR] [--json] [--show N]
+python -m benchmarks parser [--parser rules|model|both] [--model DIR] [--sets dev,mac_slu,slurp] [--json] [--show N]
+
+`rules` and `model` alone, and `both` as a turn decides (pipeline/nlu/parser/decision.py). --model: a built parser; the
+registry's by default.
 
 `dev` and `blind` are this project's own sets (tests/data; nobody tunes on `blind`, so it is asked for by name).
 `mac_slu` and `slurp` are open halves of the data of others in ../shared/data: real Mandarin in-cabin queries, whose
@@ -28,11 +31,18 @@ from rich.table import Table
 from benchmarks.harness.paths import ROOT
 from benchmarks.harness.report import command_line, percentiles
 from benchmarks.quality.mac_slu import Wish, wishes_of
+from models.engines.parser import ParserEngine
+from models.errors import StartupError
+from models.store.registry import load_registry
+from models.store.store import Store
+from pipeline.dialogue.understanding import Understanding
 from pipeline.frames import Language, ToolCall
 from pipeline.nlu.evidence import evidence_of
 from pipeline.nlu.intents.questions import place_key
 from pipeline.nlu.interpreter import Interpreter
 from pipeline.nlu.lexicon import Lexicon, build_lexicon
+from pipeline.nlu.parser.labels import ACT
+from pipeline.nlu.parser.reader import ParserReader
 from pipeline.vehicle.places import Places, load_places
 
 OWN = ROOT / "tests" / "data"
@@ -43,6 +53,8 @@ REFUSED_BY_THE_CAR = ToolCall("set_headlights", {"on": False})
 """A call that every car refuses (see pipeline/vehicle/signals.json): nothing is done by it."""
 CAR_SCENARIOS = frozenset(("play", "audio", "iot", "music", "datetime", "transport"))
 """SLURP's scenarios that a car may well act upon."""
+HERE = (31.23, 121.47)
+"""Degrees, in the midst of the shipped places."""
 SEATS_OF = {
     "all": ("driver", "passenger", "rear_left", "rear_right"),
     "front": ("driver", "passenger"),
@@ -94,7 +106,48 @@ def rules_reader(lexicon: Lexicon) -> Reader:
     return read
 
 
-READERS: dict[str, Callable[[Lexicon], Reader]] = {"rules": rules_reader}
+def model_reader(engine: ParserEngine, places: Places) -> Reader:
+    """The model alone, without guards."""
+    reader = ParserReader(engine, build_lexicon(places, by_sound=False))
+
+    def read(text: str, language: Language, last: ToolCall | None) -> Reading:
+        program = reader.read(text, last)
+        if program is None:
+            return Reading((), "not_understood")
+        if program.reason != ACT:
+            return Reading((), program.reason)
+        return Reading(tuple(one.call for one in program.calls))
+
+    return read
+
+
+def both_reader(engine: ParserEngine, places: Places) -> Reader:
+    """Model and rules, as a turn decides."""
+    lexicon = build_lexicon(places)
+    understanding = Understanding.create(engine, lexicon, places, lambda key: places.resolve(key, *HERE))
+    interpreter, rules = Interpreter(lexicon), rules_reader(lexicon)
+
+    def read(text: str, language: Language, last: ToolCall | None) -> Reading:
+        decision = understanding.decide(text, language, interpreter.parse(text, language, last), last)
+        if decision.kind in ("rules", "agreed"):
+            return rules(text, language, last)
+        return Reading(decision.calls, decision.reason or ("not_understood" if decision.kind == "ask" else None))
+
+    return read
+
+
+def reader_of(name: str, model: Path | None) -> Reader:
+    """rules, model or both. ValueError where a parser is wanted and there is none."""
+    places = load_places()
+    if name == "rules":
+        return rules_reader(build_lexicon(places))
+    if model is None:
+        known = [entry.name for entry in load_registry().models if "parser" in entry.roles]
+        if not known:
+            raise ValueError("the registry has no parser: `cockpit adapt parser` makes one, give its folder by --model")
+        model = Store.open().ensure(known[0])
+    engine = ParserEngine.load(model)
+    return model_reader(engine, places) if name == "model" else both_reader(engine, places)
 
 
 # --- the sets ------------------------------------------------------------------------------------------------------
@@ -296,13 +349,17 @@ def load(name: str, shared: Path) -> tuple[list[Case], dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
     parser = command_line(__name__, __doc__)
-    parser.add_argument("--parser", default="rules", choices=sorted(READERS), help="who reads the sentences")
+    parser.add_argument("--parser", default="rules", choices=["rules", "model", "both"], help="who reads the sentences")
+    parser.add_argument("--model", type=Path, metavar="DIR", help="folder of a built parser")
     parser.add_argument("--sets", default="dev,mac_slu,slurp", help="which sets, comma-separated")
     parser.add_argument("--shared", type=Path, default=SHARED, help="folder with the data of others")
     parser.add_argument("--show", type=int, default=0, metavar="N", help="print the first N failures of each set")
     options = parser.parse_args(arguments)
     places = load_places()
-    reader = READERS[options.parser](build_lexicon(places))
+    try:
+        reader = reader_of(options.parser, options.model)
+    except (ValueError, StartupError) as error:
+        parser.error(str(error))
     judge = Judge(build_lexicon(places, by_sound=False), places)
     reader("open the window", "en", None)
     reader("打开车窗", "zh", None)

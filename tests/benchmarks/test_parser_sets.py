@@ -18,6 +18,7 @@ from benchmarks.quality.parser import (
     SetMissing,
     by_seat,
     load,
+    main,
     measure,
     own_set,
 )
@@ -135,3 +136,9 @@ def test_measure_counts_by_kind(judge: Judge) -> None:
     assert (figures["right"], figures["wrong"], figures["missed"]) == (0.5, 0.5, 0.0)
     assert figures["kinds"]["statement"]["zh"] == {"right": 0, "wrong": 1, "missed": 0}
     assert len(figures["failed"]) == 1
+
+
+def test_a_parser_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main(["--parser", "model", "--model", str(tmp_path / "none"), "--sets", "dev"])
+    assert str(tmp_path / "none") in capsys.readouterr().err
