@@ -217,5 +217,5 @@ def _level(device: Device, op: str, value: float) -> dict[str, Any]:
         return {"action": "change", "value": change if device.name == "temperature" else float(round(change))}
     if op in ("up_by", "down_by"):
         return {"action": "change", "value": value if op == "up_by" else -value}
-    at = {"on": device.on, "off": 0.0, "max": device.high, "min": device.least, "half": 50.0}
+    at = {"on": device.on, "off": 0.0, "max": device.high, "min": device.least}
     return {"action": "set", "value": float(at.get(op, value))}

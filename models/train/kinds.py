@@ -87,7 +87,7 @@ def mixed(maker: Maker) -> Wish:
         ["ac", "volume", "window", "sunroof", "fan", "temperature", "seat_heating", "trunk", "wipers"]
     )
     device = DEVICES[name]
-    ops = [op for op in device.ops if maker.has(f"frame.{op}")]
+    ops = [op for op in device.ops if maker.has(f"frame.{op}") and op != "half"]
     op = maker.rng.choice(ops)
     value, slots = maker.slots_of(device, op)
     zone = ""
@@ -255,8 +255,8 @@ def follow_up(maker: Maker) -> Wish:
 
 
 KINDS: dict[str, tuple[float, Callable[[Maker], Wish]]] = {
-    "plain": (19.0, plain),
-    "several": (9.0, scopes.several),
+    "plain": (22.0, plain),
+    "several": (10.0, scopes.several),
     "exception": (3.5, scopes.exception),
     "contrast": (3.0, scopes.contrast),
     "correction": (3.5, scopes.correction),
@@ -269,7 +269,7 @@ KINDS: dict[str, tuple[float, Callable[[Maker], Wish]]] = {
     "mixed": (1.5, mixed),
     "range": (1.0, out_of_range),
     "wrong_unit": (0.5, wrong_unit),
-    "lacking": (11.0, lacking),
+    "lacking": (10.0, lacking),
     "several_lacking": (3.5, several_lacking),
     "assistant": (4.0, _talk("assistant", "unsupported")),
     "forbidden": (4.0, forbidden),

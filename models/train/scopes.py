@@ -163,7 +163,7 @@ def exception(maker: Maker) -> Wish:
     frame = f"own.{op}" if name == "doors" else f"frame.{op}"
     if name == "window" and rng.random() < 0.4:
         frame = f"own.window.{op}"
-    said = text_of(maker.writer.phrase(frame, {"x": group if apart else x}))
+    said = text_of(maker.writer.write(maker.about_x(frame), {"x": group if apart else x}))
     if apart:
         said = text_of(maker.writer.phrase("except.apart", {"w": said, "e": excluded}))
     calls = tuple(call(device.tool, **result_of(device, op, zone)) for zone in _REST[left_out])
@@ -269,7 +269,8 @@ def correction(maker: Maker) -> Wish:
         device = DEVICES[rng.choice(["window", "window", "seat_heating", "seat_ventilation", "doors"])]
         op = {"window": rng.choice(["open", "close"]), "doors": "lock"}.get(device.name, rng.choice(["on", "off"]))
         other, meant = rng.sample(SEATS, 2)
-        begin = maker.writer.phrase("own.lock" if op == "lock" else f"frame.{op}", {"x": maker.noun(device, other)})
+        form = maker.about_x("own.lock" if op == "lock" else f"frame.{op}")
+        begin = maker.writer.write(form, {"x": maker.noun(device, other)})
         end = maker.writer.phrase(f"zone.{meant}.who") if rng.random() < 0.6 else maker.noun(device, meant)
         chunks = (*begin, (between, ""), *end)
         return Wish(chunks, (call(device.tool, **result_of(device, op, meant)),), maker.is_verbal(text_of(begin)))

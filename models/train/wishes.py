@@ -87,6 +87,13 @@ class Maker:
             slots["zl"] = self.writer.pick(f"zone.{zone}.loc")
         return slots
 
+    def about_x(self, name: str) -> str:
+        """A template of the bank that names the thing: "开窗" alone cannot say which one."""
+        while True:
+            template = self.writer.pick(name)
+            if "{x}" in template:
+                return template
+
     def zone_tail(self, zone: str) -> str:
         """{z} of a thing's own templates: where, or nothing."""
         if not zone:
@@ -218,6 +225,10 @@ class Maker:
             if op == "open_by":
                 value = float(self.rng.choice([5, 10, 15, 20, 25, 30]))
             slots["n"] = self.percent(value, bare=False)
+        elif op == "half":
+            part = self.rng.choice(list(FRACTIONS))
+            value = FRACTIONS[part]
+            slots["f"] = self.writer.phrase(f"part.{part}")
         elif op == "open_part":
             part = self.rng.choice(["half", "half", "half", "quarter", "third", "two_thirds", "three_quarters"])
             value = FRACTIONS[part]
@@ -232,6 +243,8 @@ class Maker:
         own = [name for name in own if device.own and self.has(name)]
         if device.own and zone and device.name in ("temperature", "fan", "doors") and self.has(f"{device.own}.{op}"):
             own = [f"{device.own}.{op}"]
+        if op == "half":
+            op = "part"
         general = [f"frame.{op}"] if self.has(f"frame.{op}") else []
         if op == "set" and self.rng.random() < 0.15:
             general = ["frame.set_up" if self.rng.random() < 0.5 else "frame.set_down"]
@@ -257,7 +270,8 @@ class Maker:
         slots["x"] = self.noun(device, zone)
         own = f"own.window.{op}"
         use_own = self.has(own) and self.rng.random() < 0.45
-        chunks = self.writer.phrase(own if use_own else f"frame.{op}", slots)
+        form = own if use_own else f"frame.{op}"
+        chunks = self.writer.write(self.about_x(form) if zone else self.writer.pick(form), slots)
         where = zone or ("all" if op == "close" and not self.english else "driver")
         args = result_of(device, op, where, value)
         return Wish(chunks, (call("set_window", **args),), self.is_verbal(text_of(chunks)), "window", op, zone)

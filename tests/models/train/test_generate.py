@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 
 import pytest
 
 from models.train import generate
-from models.train.bank import sizes
+from models.train.bank import bank_of, sizes
 from models.train.check import LineError, check
+from models.train.devices import DEVICES
 from models.train.generate import main, sentences
-from models.train.grammar import TemplateError, Writer, joined, parsed
+from models.train.grammar import TemplateError, Writer, joined, parsed, text_of
 from models.train.held_out import fingerprint, held_out, sentences_of
 from models.train.kinds import KINDS
+from models.train.wishes import Maker
 from pipeline.vehicle.schemas import TOOL_NAMES
 from tests.support.paths import ROOT
 
@@ -76,8 +79,6 @@ def test_template_faults_are_named() -> None:
     for template in ("turn on {x", "a (b", "b) c", "<what"):
         with pytest.raises(TemplateError):
             parsed(template)
-    import random
-
     with pytest.raises(TemplateError, match="no 'nothing'"):
         Writer({}, random.Random(1)).write("{nothing}")
 
@@ -86,6 +87,23 @@ def test_joined_spans_survive_double_spaces() -> None:
     text, spans = joined((("set  ", ""), (" the volume", "what"), (" to ", ""), ("20", "0.value"), (" .", "")))
     assert text == "set the volume to 20."
     assert {tag: text[low:high] for tag, (low, high) in spans.items()} == {"what": "the volume", "0.value": "20"}
+
+
+def test_words_for_any_thing_name_it() -> None:
+    for language in ("en", "zh"):
+        for name, templates in bank_of(language).items():
+            if name.startswith("frame."):
+                assert not [template for template in templates if "{x}" not in template], name
+
+
+def test_a_window_that_is_meant_is_named() -> None:
+    """Mandarin has words for opening a window that leave no room for which one."""
+    maker = Maker("zh", random.Random(2))
+    for _ in range(300):
+        wish = maker.window_wish(DEVICES["window"], "open", "rear_left")
+        zone = wish.calls[0]["args"]["zone"]
+        assert zone in ("rear_left", "all"), wish
+        assert len(text_of(wish.chunks)) > 3, wish
 
 
 def test_unknown_kind_is_refused() -> None:
