@@ -47,6 +47,7 @@ from pipeline.vehicle.signals import EmbeddedTree, SignalBackend
 
 if TYPE_CHECKING:
     from models.engines.llm.causal_lm import CausalLM
+    from models.engines.parser import ParserEngine
     from models.engines.tts.espeak import EspeakWorker
 
 T = TypeVar("T")
@@ -202,6 +203,7 @@ class _Loading:
             reply_tokens=profile.llm.dialogue.max_reply_tokens,
             agent=setup_of(profile.agent),
             agent_lm=self.agent_model(engines),
+            parser=self.parser(),
         )
         models.opened.callback(dialogue.close)
         vad = models.load(factory.VADS, VAD, None)
@@ -262,6 +264,13 @@ class _Loading:
             tts = TtsStage({name: ChainVoice(voice, turns) for name, voice in voices.items()})
             _timed("tts", self.announce, tts.warm_up)
         return Engines(recogniser, voices, model, background, espeak, EngineTurns(), turns), tts
+
+    def parser(self) -> ParserEngine | None:
+        """The parser's model, where the profile wants it: one thread, for a few milliseconds a sentence."""
+        nlu = self.profile.nlu
+        if nlu.parser == "rules":
+            return None
+        return _timed("parser", self.announce, lambda: self.models.load(factory.PARSERS, nlu.model, None))
 
     def agent_model(self, engines: Engines) -> CausalLM:
         """The model of the agent loop: that of a role, or a further one that the profile names (on a CPU)."""

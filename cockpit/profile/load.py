@@ -268,6 +268,7 @@ _MODEL_ROLES: tuple[tuple[KeyPath, Role], ...] = (
     (("llm", "background", "model"), "llm"),
     (("tts", "en_voice"), "voice-en"),
     (("tts", "zh_voice"), "voice-zh"),
+    (("nlu", "model"), "parser"),
 )
 
 

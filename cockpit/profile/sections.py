@@ -125,6 +125,16 @@ class AsrSection(Section):
         return self
 
 
+class NluSection(Section):
+    """What a transcript means."""
+
+    parser: Literal["both", "rules"] = "rules"
+    """`both`: a model reads the whole sentence and the rules guard it; where they differ and the model is not sure, the
+    person is asked. `rules`: the rules alone."""
+    model: str = "command-parser"
+    """The model of `both`: one of kind parser in the registry."""
+
+
 class TtsSection(Section):
     """The voice."""
 
@@ -331,6 +341,7 @@ class Profile(Section):
     audio: AudioSection = AudioSection()
     endpoint: EndpointSection = EndpointSection()
     asr: AsrSection = AsrSection()
+    nlu: NluSection = NluSection()
     llm: LlmSection = LlmSection()
     tts: TtsSection = TtsSection()
     vehicle: VehicleSection = VehicleSection()
@@ -353,5 +364,6 @@ class Profile(Section):
         texts = [model.name for model in self.llm.models]
         texts += [] if self.agent.model is None else [self.agent.model]
         names = (self.asr.model, *texts, self.tts.en_voice, self.tts.zh_voice, "silero-vad", "espeak-ng")
+        parser = (self.nlu.model,) if self.nlu.parser == "both" else ()
         wake = () if self.wake.engine == "none" else (self.wake.engine,)
-        return tuple(dict.fromkeys((*names, *wake)))
+        return tuple(dict.fromkeys((*names, *parser, *wake)))

@@ -34,7 +34,7 @@ from pipeline.dialogue.manual import Found, Manual, load_manual
 from pipeline.dialogue.plan import DecidedBy, Plan, as_result, asked_about, plan_of_choice, task_of
 from pipeline.dialogue.summary import Summary
 from pipeline.dialogue.tool_choice import Chooser
-from pipeline.dialogue.understanding import Understanding, plan_of_decision
+from pipeline.dialogue.understanding import Understanding, plan_of_decision, with_decision
 from pipeline.frames import Language, ToolCall, ToolResult
 from pipeline.nlg.actions import say
 from pipeline.nlu.intents.rules import kept_in_mind
@@ -180,7 +180,7 @@ class DialogueManager:
     def warm_up(self, scheduler: LlmScheduler = UNSCHEDULED) -> None:
         """Prefill every static prefix, compile every kind of grammar, fill the caches of the matcher."""
         for text, language in _WARM_UP:
-            self.interpreter.parse(text, language)
+            self._decision(text, language, self.interpreter.parse(text, language))
             self.manual.find(text)
         if self.lm is None:
             return
@@ -238,8 +238,7 @@ class DialogueManager:
             decided_by: DecidedBy = "manual" if found is not None else "model" if self.lm is not None else "rule"
             return Plan(text, language, chat=True, decided_by=decided_by, confidence=decision.confidence)
         plan = self._commands(text, language, parse.clauses, cancelled, scheduler)
-        agreed = decision.kind == "agreed"
-        return replace(plan, decided_by="model" if agreed else plan.decided_by, confidence=decision.confidence)
+        return with_decision(plan, decision)
 
     def _decision(self, text: str, language: Language, parse: Parse) -> Decision:
         """What the parser's model says to it; without a model the rules decide."""

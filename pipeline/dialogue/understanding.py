@@ -5,17 +5,18 @@ done.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from models.engines.parser import ParserEngine
 from pipeline.dialogue.plan import Plan, task_of_calls
 from pipeline.frames import Language, ToolCall
 from pipeline.nlu.evidence import evidence_of
+from pipeline.nlu.intents.questions import place_key
 from pipeline.nlu.interpreter import Parse
 from pipeline.nlu.lexicon import Lexicon, build_lexicon
 from pipeline.nlu.parser.decision import Decision, Judge, Thresholds
-from pipeline.nlu.parser.reader import ParserReader
+from pipeline.nlu.parser.reader import ParserReader, Program, ProgramCall
 from pipeline.vehicle.places import Place, Places
 
 REFUSED: Final = {
@@ -37,6 +38,8 @@ class Understanding:
 
     reader: ParserReader
     lexicon: Lexicon
+    place_of: Callable[[str, Language], str]
+    """Words that name a place -> the argument of a call: a known place or kind, else the words themselves."""
     judge: Judge = field(default_factory=Judge)
 
     @classmethod
@@ -56,15 +59,35 @@ class Understanding:
             found, wanted = resolve(said), resolve(key)
             return found is not None and wanted is not None and found.id == wanted.id
 
+        def place_of(said: str, language: Language) -> str:
+            evidence = evidence_of(said, lexicon, language)
+            named = [match for match in evidence.matches if match.has("place") or match.has("kind")]
+            return place_key(evidence, named[-1]) if named else said.strip()
+
         spelt = build_lexicon(places, by_sound=False)
-        return cls(ParserReader(engine, spelt), lexicon, Judge(thresholds or Thresholds(), same_place))
+        judge = Judge(thresholds or Thresholds(), same_place)
+        return cls(ParserReader(engine, spelt), lexicon, place_of, judge)
 
     def decide(self, text: str, language: Language, parse: Parse, last_call: ToolCall | None) -> Decision:
         """What the turn does. A text that the model does not read is left to the rules."""
-        program = self.reader.read(text, last_call)
+        program = self.read(text, language, last_call)
         if program is None:
             return Decision("rules")
         return self.judge.decide(program, parse, evidence_of(text, self.lexicon, language), last_call)
+
+    def read(self, text: str, language: Language, last_call: ToolCall | None) -> Program | None:
+        """The model's program, its places as calls name them; None for a text that it does not read."""
+        program = self.reader.read(text, last_call)
+        if program is None:
+            return None
+        return replace(program, calls=tuple(self._settled(read, language) for read in program.calls))
+
+    def _settled(self, read: ProgramCall, language: Language) -> ProgramCall:
+        place = read.call.arguments.get("place")
+        if not isinstance(place, str):
+            return read
+        arguments = {**read.call.arguments, "place": self.place_of(place, language)}
+        return replace(read, call=ToolCall(read.call.name, arguments))
 
 
 def plan_of_decision(decision: Decision, text: str, language: Language, *, explained: bool) -> Plan | None:
@@ -82,6 +105,16 @@ def plan_of_decision(decision: Decision, text: str, language: Language, *, expla
         return Plan(text, language, chat=True, decided_by="manual" if explained else "model", confidence=sure)
     what = decision.what if refused == "unsupported" else text
     return Plan(text, language, (_refusal(refused, what),), decided_by="model", confidence=sure)
+
+
+def with_decision(plan: Plan, decision: Decision) -> Plan:
+    """The rules' plan, told who decided; what the car lacks of the wishes is refused by name after what it does."""
+    if plan.cut or decision.kind != "agreed":
+        return replace(plan, confidence=decision.confidence)
+    calls = plan.calls
+    if decision.reason:
+        calls = (*calls, _refusal("unsupported", decision.what))
+    return replace(plan, calls=calls, decided_by="model", confidence=decision.confidence)
 
 
 def _refusal(reason: str, what: str) -> ToolCall:

@@ -43,7 +43,8 @@ class Thresholds:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """kind: `rules` go on as the rules read it; `agreed` the same, and the model reads it too; `program` these calls;
-    `nothing` is done, for `reason` (see labels.REASONS) about `what`; `ask` the person to say it again.
+    `nothing` is done, for `reason` (see labels.REASONS) about `what`; `ask` the person to say it again. `agreed` with a
+    reason: the calls are not all that was wished, `what` is missing.
     """
 
     kind: Kind
@@ -72,6 +73,8 @@ class Judge:
         writes = [call for call in calls if call.name != "refuse" and call.name not in READS]
         done = [call for call in calls if call.name != "refuse" or call.arguments["reason"] == "forbidden"]
         sure = program.reason_confidence
+        if program.reason == "unsupported" and program.calls and self._agree(program, parse):
+            return Decision("agreed", sure, reason=program.reason, what=program.what)
         if program.reason != ACT:
             if writes and sure >= self.thresholds.refuse:
                 return Decision("nothing", sure, reason=program.reason, what=program.what)
