@@ -4,7 +4,7 @@ The model reads the whole sentence and knows scope (statements, conditions, what
 ranges and sounds, and what must never be done. Where both read the same, it is done. Where the model is sure that the
 sentence is no command now, nothing is done whatever the rules found. Where they read different commands, the model's is
 done only if it is very sure and every guard passes; else the person is asked, or the rules decide where the model is
-not sure of anything. The thresholds were chosen on the dev set (docs/results/parser.md).
+not sure of anything. The thresholds were chosen on the dev set (docs/results/parser-cpu.md).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
 from pipeline.nlu.interpreter import Parse
-from pipeline.nlu.parser.guards import READS, guard_fault, negated
+from pipeline.nlu.parser.guards import READS, guard_fault, read_past
 from pipeline.nlu.parser.labels import ACT
 from pipeline.nlu.parser.reader import Program
 
@@ -29,15 +29,15 @@ REFUSING = ("forbidden", "unsupported", "delayed", "condition")
 class Thresholds:
     """Confidences from which the model decides. refuse: nothing is done although rules would act; answer: a refusal
     where rules found nothing; act: its program where rules found nothing; override: its program against theirs; doubt:
-    ask where it reads something else; negated: its program in a sentence with a negation.
+    ask where it reads something else; read_past: its program where it leaves out a negation or a number.
     """
 
-    refuse: float = 0.7
-    answer: float = 0.9
-    act: float = 0.9
-    override: float = 0.97
-    doubt: float = 0.8
-    negated: float = 0.98
+    refuse: float = 0.5
+    answer: float = 0.7
+    act: float = 0.6
+    override: float = 0.9
+    doubt: float = 0.7
+    read_past: float = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class Judge:
     ) -> Decision:
         sure = program.confidence
         needed = self.thresholds.override if calls else self.thresholds.act
-        if negated(whole):
-            needed = max(needed, self.thresholds.negated)
+        if read_past(program, whole):
+            needed = max(needed, self.thresholds.read_past)
         fault = guard_fault(program, whole, last_call)
         if sure >= needed and not fault:
             return Decision("program", sure, tuple(read.call for read in program.calls))

@@ -47,8 +47,7 @@ READS: Final = frozenset(("ask_vehicle", "ask_distance"))
 def guard_fault(program: Program, whole: Evidence, last_call: ToolCall | None) -> str:
     """Why the program may not act, empty where it may.
 
-    forbidden: a forbidden thing is named; number: a number may be longer than understood, or one is said that no call
-    uses; evidence: no word for a tool's device (a follow-up may leave it out); schema: a call is no valid one.
+    forbidden: a forbidden thing is named; number: a number may be longer than it was understood; evidence: no word for a tool's device (a follow-up may leave it out); schema: a call is no valid one.
     """
     if not program.calls:
         return "empty"
@@ -56,15 +55,19 @@ def guard_fault(program: Program, whole: Evidence, last_call: ToolCall | None) -
         return "schema"
     if whole.of("forbid"):
         return "forbidden"
-    if whole.doubtful_number or _unused_number(program, whole):
+    if whole.doubtful_number:
         return "number"
     if not all(_named(call, whole, last_call) for call in program.calls):
         return "evidence"
     return ""
 
 
-def _unused_number(program: Program, whole: Evidence) -> bool:
-    """More numbers than the calls use may be one that was read past; inside a name they are part of it."""
+def read_past(program: Program, whole: Evidence) -> bool:
+    """Whether something is heard that the program leaves out: a negation, or a number that no call uses ("to 20, no, 22";
+    inside a name it is part of the name). Then the model must be surer of what it reads.
+    """
+    if whole.has("mark.negate"):
+        return True
     used = {round(abs(call.number.value), 3) for call in program.calls if call.number is not None}
     texts = [call.words for call in program.calls if call.words is not None]
     for number in whole.numbers:
@@ -83,8 +86,3 @@ def _named(read: ProgramCall, whole: Evidence, last_call: ToolCall | None) -> bo
     if last_call is not None and last_call.name == name and not whole.of("device"):
         return True
     return any(whole.has(tag) if "." in tag else bool(whole.of(tag)) for tag in NAMES[name])
-
-
-def negated(whole: Evidence) -> bool:
-    """Whether a negation is heard: then the model must be surer of what it reads."""
-    return bool(whole.of("mark")) and whole.has("mark.negate")

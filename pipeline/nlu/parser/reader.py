@@ -117,8 +117,9 @@ def program_of(
             sure *= float(tools[chosen])
             break
         call = _call(tempered, row, space.tools[chosen], float(tools[chosen]), features, space, where, last_call)
-        calls.append(call)
         sure *= call.confidence
+        if all(call.call != other.call for other in calls):  # said twice, done once
+            calls.append(call)
     what = _substring(features, *_pointed(scores.what[0], scores.what[1])[:2]) if reason != ACT else ""
     confidence = float(reasons[best]) * (sure if reason == ACT else 1.0)
     return Program(reason, float(reasons[best]), float(reasons[0]), tuple(calls), what, confidence)

@@ -56,14 +56,14 @@ def heat(value: float, action: str = "set") -> ToolCall:
         ("tell me a story", no_command("none_talk"), "rules"),
         ("how cold is it outside", no_command("none_talk"), "rules"),  # asking changes nothing
         ("close the sunroof", act(SUNROOF), "program"),
-        ("close the sunroof", act(SUNROOF, sure=0.9), "ask"),
+        ("close the sunroof", act(SUNROOF, sure=0.8), "ask"),
         ("close the sunroof", act(SUNROOF, sure=0.3), "rules"),
         ("let the sky in through that sunroof", act(SUNROOF), "program"),
         ("let the sky in", act(SUNROOF), "rules"),  # nobody named a sunroof
         ("shift into reverse and open the sunroof", act(SUNROOF), "ask"),
-        ("not open, close the sunroof", act(SUNROOF, sure=0.975), "ask"),
+        ("not open, close the sunroof", act(SUNROOF, sure=0.85), "ask"),
         ("temperature 22 for me", act(heat(22.0), number="22"), "program"),
-        ("temperature 22 for me and 25", act(heat(22.0), number="22"), "ask"),  # what is 25?
+        ("temperature 22 for me and 25", act(heat(22.0), sure=0.85, number="22"), "ask"),  # what is 25?
         ("turn off the air conditioning", act(SUNROOF), "ask"),
     ],
 )
