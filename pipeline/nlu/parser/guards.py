@@ -47,7 +47,8 @@ READS: Final = frozenset(("ask_vehicle", "ask_distance"))
 def guard_fault(program: Program, whole: Evidence, last_call: ToolCall | None) -> str:
     """Why the program may not act, empty where it may.
 
-    forbidden: a forbidden thing is named; number: a number may be longer than it was understood; evidence: no word for a tool's device (a follow-up may leave it out); schema: a call is no valid one.
+    forbidden: a forbidden thing is named; number: a number may be longer than it was understood; evidence: no word for
+    a tool's device (a follow-up may leave it out); schema: a call is no valid one.
     """
     if not program.calls:
         return "empty"
@@ -63,8 +64,8 @@ def guard_fault(program: Program, whole: Evidence, last_call: ToolCall | None) -
 
 
 def read_past(program: Program, whole: Evidence) -> bool:
-    """Whether something is heard that the program leaves out: a negation, or a number that no call uses ("to 20, no, 22";
-    inside a name it is part of the name). Then the model must be surer of what it reads.
+    """Whether something is heard that the program leaves out: a negation, or a number that no call uses ("to 20, no,
+    22"; inside a name it is part of the name). Then the model must be surer of what it reads.
     """
     if whole.has("mark.negate"):
         return True

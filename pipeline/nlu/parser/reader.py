@@ -103,7 +103,8 @@ def program_of(
     where = _spans(space) if spans is None else spans
     reasons = _softmax(scores.reasons / temperature["reason"])
     best = int(reasons.argmax())
-    reason, calls, sure = REASONS[best], [], 1.0
+    reason, sure = REASONS[best], 1.0
+    calls: list[ProgramCall] = []
     tempered = ParserScores(
         scores.reasons,
         scores.choices / temperature["calls"],

@@ -20,7 +20,6 @@ from cockpit.cli import COMMANDS, Command, checks, main, o3ctl
 from cockpit.cli.output import print_table, size_text
 from cockpit.profile import runnable
 from cockpit.profile.load import load_profile
-from cockpit.profile.sections import Profile
 from models.errors import FetchError
 from models.store import store as storing
 from models.store.registry import Registry, load_registry
@@ -180,7 +179,7 @@ def test_doctor_names_a_command_for_everything_missing(
     report = json.loads(out)
     missing = [finding for finding in report["findings"] if finding["status"] == "missing"]
     assert (code, report["ok"]) == (3, False)
-    assert {f"model {name}" for name in Profile().models} == {finding["name"] for finding in missing}
+    assert {f"model {name}" for name in load_profile("cpu").profile.models} == {finding["name"] for finding in missing}
     assert all("cockpit models fetch" in finding["remedy"] for finding in missing)
     assert {"python", "packages", "onnxruntime", "cores", "disk"} <= {finding["name"] for finding in report["findings"]}
     code, out, _ = run(capsys, "doctor")
