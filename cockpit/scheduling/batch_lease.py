@@ -171,10 +171,11 @@ class BatchMember:
         self._drafts = SessionDrafts(lease.dispatcher, lease.task, session)
 
     def report(self, new_tokens: int) -> str:
-        """The arbiter is asked at the first token, now and then, and when it wants to be."""
+        """The arbiter is asked at each turn up to the first token, because a prompt may outlast its timeout; then now and
+        then, and when it wants to be.
+        """
         self._tokens += new_tokens
-        first = self._tokens and not self._request.first_token_ns
-        if not (first or self._tokens >= _REPORT_TOKENS or self._lease.gate.closed):
+        if self._request.first_token_ns and not (self._tokens >= _REPORT_TOKENS or self._lease.gate.closed):
             return ""
         reason = self._lease.dispatcher.report_member(self._request, self._tokens)
         self._tokens = 0

@@ -101,6 +101,18 @@ def test_a_batch_outlives_the_time_of_a_request_but_its_texts_do_not() -> None:
     rig.lease.give_back()
 
 
+def test_a_text_whose_prompt_outlasts_the_timeout_is_stopped_before_its_first_token() -> None:
+    rig = Rig(timeout="1s")
+    assert rig.lease.wait(bool)
+    arrived_ns = time.monotonic_ns() - 2_000_000_000
+    member = rig.lease.join(cast(LmSession, Session("a", 1)), arrived_ns)
+    assert member is not None
+    assert "timeout" in member.report(0)
+    member.leave()
+    rig.lease.give_back()
+    rig.dispatcher.arbiter.check()
+
+
 def test_memory_of_texts_that_run_is_kept_and_of_idle_ones_taken(rig: Rig) -> None:
     idle, running, third = Session("idle", 40), Session("running", 40), Session("third", 40)
     first = rig.join(idle)
