@@ -7,7 +7,7 @@ of its arms (a size of prefill chunk) is kept for a shorter one, and so on in tu
 strikes all alike. Three clients at a time in another process: sentences of tasks100 as navigation_task and as
 dialogue_task, and notes to be read as background_task, with answers of 1 to 4 tokens. Then the same with a neighbour
 that burns a core. The price of a block is computed as the policy does it (cockpit/arbiter/policy.py), from what the
-clients felt.
+clients felt. replayed: the policy over thousands of requests, whose times are drawn from those of the fixed arms.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import statistics
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,6 +36,7 @@ from benchmarks.harness.served import Address, Answer, ask
 from benchmarks.llm.spinning import neighbours
 from benchmarks.llm.tasks100 import TaskSet
 from cockpit.api.service import open_api
+from cockpit.arbiter.policy import Policy, arms_of
 from cockpit.assemble import assemble
 from cockpit.profile.load import load_profile
 from cockpit.runtime import NullSink
@@ -50,6 +53,7 @@ BLOCK = 2 * EVERY
 """Requests while the policy learns, in its turn."""
 FIXED_BLOCK = 15
 """Requests with each fixed arm, in its turn."""
+REPLAYED = (1500, 3000, 6000)
 SHORT = (1, 2, 3, 4)
 NOTE = (
     "The driver likes {0} degrees and quiet music, stops every {1} minutes, and told about a trip of {2} kilometres. "
@@ -221,11 +225,43 @@ def summary(kept: Kept) -> dict[str, Any]:
             "arms": [names()[1 + row[LEARNING]["arm"]] for row in rows],
             "best": best,
             "last_half": {"policy": round(after, 3), **{name: round(value, 3) for name, value in later.items()}},
+            "replayed": [
+                replayed([felt_of([row[name] for row in rows]) for name in fixed], count) for count in REPLAYED
+            ],
             "ratio_to_best": round(after / later[best], 3),
             "ratio_to_default": round(after / later[names()[1]], 3),
             "load_average": round(max(row[LEARNING]["load_average"] for row in rows), 1),
         }
     return out
+
+
+def replayed(felt: Sequence[Mapping[str, Sequence[float]]], requests: int, seeds: int = 20) -> dict[str, Any]:
+    """A new policy over `requests` whose times are drawn from what each arm's clients felt: the mean price of the arms
+    in force over the last half, by that of the best arm.
+    """
+    config = load_profile("cpu").arbiter
+    assert config is not None
+    slas = {task: config.tasks[task].latency_sla_ns for task in (NAVIGATION, DIALOGUE, BACKGROUND)}
+    arms = arms_of(replace(config, widths_act=False))
+    fixed = [price(times) for times in felt]
+    counts = [len(felt[0][task]) for task in slas]
+    ratios = []
+    for seed in range(seeds):
+        draw, policy, used = Random(seed), Policy(arms, every=EVERY, frozen=False), []
+        for _ in range(requests):
+            task = draw.choices(list(slas), counts)[0]
+            used.append(fixed[policy.arm])
+            took_ns = int(draw.choice(felt[policy.arm][task]) * 1e6)
+            if policy.observe(took_ns, slas[task], task == NAVIGATION, True):
+                policy.choose(False)
+        half = used[requests // 2 :]
+        ratios.append(sum(half) / len(half) / min(fixed))
+    return {
+        "requests": requests,
+        "seeds": seeds,
+        "median": round(statistics.median(ratios), 3),
+        "worst": round(max(ratios), 3),
+    }
 
 
 def _figures(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -259,6 +295,11 @@ def table(result: Mapping[str, Any]) -> str:
             f"  last half: {row['ratio_to_best']:.2f} of the best fixed arm ({row['best']}), "
             f"{row['ratio_to_default']:.2f} of the safe one"
         )
+        for replay in row["replayed"]:
+            lines.append(
+                f"  {replay['requests']} requests replayed {replay['seeds']} times, last half by the best arm: "
+                f"median {replay['median']:.3f}, worst {replay['worst']:.3f}"
+            )
     return "\n".join(lines)
 
 

@@ -171,8 +171,8 @@ class BatchMember:
         self._drafts = SessionDrafts(lease.dispatcher, lease.task, session)
 
     def report(self, new_tokens: int) -> str:
-        """The arbiter is asked at each turn up to the first token, because a prompt may outlast its timeout; then now and
-        then, and when it wants to be.
+        """The arbiter is asked at each turn up to the first token, because a prompt may outlast its timeout; then now
+        and then, and when it wants to be.
         """
         self._tokens += new_tokens
         if self._request.first_token_ns and not (self._tokens >= _REPORT_TOKENS or self._lease.gate.closed):
