@@ -128,7 +128,9 @@ def _end_with_parent() -> None:
 class ServerProcess:
     """One server in a child process. peak_mb: its highest resident memory so far, workers included."""
 
-    def __init__(self, command: Sequence[str], address: Address, log: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], address: Address, log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.address = address
         self._log = log
         with log.open("wb") as output:
@@ -139,6 +141,7 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 preexec_fn=_end_with_parent,  # noqa: PLW1509 - no other thread runs yet
                 start_new_session=True,
+                env=environment,
             )
 
     def wait_ready(self) -> None:
@@ -192,9 +195,11 @@ def _peak_kb(process: int) -> int:
 
 
 @contextmanager
-def serving(command: Sequence[str], address: Address, log: Path) -> Iterator[ServerProcess]:
-    """A server for the length of the block."""
-    server = ServerProcess(command, address, log)
+def serving(
+    command: Sequence[str], address: Address, log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[ServerProcess]:
+    """A server for the length of the block. environment: None is this process's own."""
+    server = ServerProcess(command, address, log, environment)
     try:
         server.wait_ready()
         yield server
@@ -204,11 +209,12 @@ def serving(command: Sequence[str], address: Address, log: Path) -> Iterator[Ser
 
 @contextmanager
 def cockpit_serving(profile: str) -> Iterator[ServerProcess]:
-    """`cockpit serve --no-voice` with that profile, on a socket of its own."""
+    """`cockpit serve --no-voice` with that profile, on sockets of its own: another Cockpit may run on the machine."""
     with tempfile.TemporaryDirectory(prefix="cockpit-bench-") as folder:
         path = Path(folder) / "api.sock"
         command = [sys.executable, "-m", "cockpit", "serve", "--no-voice", "--profile", profile, "--socket", str(path)]
-        with serving(command, Address(path), Path(folder) / "server.log") as server:
+        environment = {**os.environ, "O3CTL_SOCKET": str(Path(folder) / "o3.sock")}
+        with serving(command, Address(path), Path(folder) / "server.log", environment) as server:
             yield server
 
 
