@@ -9,7 +9,7 @@ from models.train import numbers, scopes
 from models.train.devices import DEVICES, SEATS, result_of
 from models.train.grammar import Chunks, text_of
 from models.train.scopes import untagged
-from models.train.wishes import Maker, Wish, call
+from models.train.wishes import LITTLE, Maker, Wish, call
 
 
 def _talk(name: str, reason: str) -> Callable[[Maker], Wish]:
@@ -201,9 +201,6 @@ def wrong_unit(maker: Maker) -> Wish:
 
 
 # --- what the last turn means ---------------------------------------------------------------------------------------
-_LITTLE = ("bit", "little", "touch", "notch", "tad", "点", "些")
-
-
 def follow_up(maker: Maker) -> Wish:
     """ "A bit more", "and the passenger's too": what "it" is was said before."""
     rng = maker.rng
@@ -216,7 +213,7 @@ def follow_up(maker: Maker) -> Wish:
         before = rng.choice(["up", "up_little", "on" if device.on else "up"] if up else ["down", "down_little"])
         last = call(device.tool, **result_of(device, before, zone))
         words = maker.writer.phrase("more.up" if up else "more.down")
-        little = any(word in text_of(words) for word in _LITTLE)
+        little = LITTLE.search(text_of(words)) is not None
         op = ("up" if up else "down") + ("_little" if little else "")
         return Wish(words, (call(device.tool, **result_of(device, op, zone)),), last=last)
     if kind == "set":

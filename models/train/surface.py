@@ -122,6 +122,8 @@ def _hesitating(maker: Maker, chunks: Chunks) -> Chunks:
     at = rng.choice([0, 0, 0, len(text), 2])
     if i and chunks[i - 1][1].endswith("value"):
         at = len(text)  # a number and its unit stay together
+    if text.endswith("百分之") and at == len(text):
+        return chunks
     filler = (
         text[:1]
         if rng.random() < 0.3 and text[0] in "把打关开调我放播" and not at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +15,8 @@ from models.train.grammar import Chunks, Writer, text_of
 Call = dict[str, Any]
 """{"tool": name, "args": {...}}; an argument FROM_TEXT is the words of the span of its name."""
 FROM_TEXT = "\0"
+LITTLE = re.compile(r"\b(?:bit|little|touch|tad|notch|slightly|smidge)\b|(?<!有)点|些|稍|略")
+"""Words by which "more" is half a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +212,9 @@ class Maker:
                 zone = ""
         slots["x"] = self.noun(device, zone)
         chunks = self.writer.write(template, slots)
+        if op in ("up", "down") and LITTLE.search("".join(text for text, tag in chunks if not tag)):
+            op += "_little"
         args = result_of(device, op, zone, value)
-        if device.name == "temperature" and op in ("max", "min") and "min" not in device.ops:
-            raise ValueError("temperature needs both ends")
         return Wish(chunks, (call(device.tool, **args),), self.is_verbal(text_of(chunks)), device.name, op, zone)
 
     def slots_of(self, device: Device, op: str) -> tuple[float, dict[str, Chunks | str]]:

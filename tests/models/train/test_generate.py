@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -104,6 +105,15 @@ def test_a_window_that_is_meant_is_named() -> None:
         zone = wish.calls[0]["args"]["zone"]
         assert zone in ("rear_left", "all"), wish
         assert len(text_of(wish.chunks)) > 3, wish
+
+
+def test_a_little_is_half_a_step_however_it_is_said(lines: list[dict]) -> None:  # type: ignore[type-arg]
+    for line in lines:
+        if line["kind"] != "plain" or line["calls"][0]["tool"] != "set_fan" or line["calls"][0]["spans"]:
+            continue
+        args = line["calls"][0]["args"]
+        if args["action"] == "change" and re.search(r"[大小高低强弱][点些]|一点|\bbit\b", line["text"]):
+            assert abs(args["value"]) == 10, line
 
 
 def test_unknown_kind_is_refused() -> None:
