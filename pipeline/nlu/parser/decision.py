@@ -35,7 +35,7 @@ class Thresholds:
     refuse: float = 0.5
     answer: float = 0.7
     act: float = 0.6
-    override: float = 0.9
+    override: float = 0.95
     doubt: float = 0.7
     read_past: float = 0.9
 
