@@ -50,7 +50,6 @@ class Plan:
     calls: tuple[ToolCall, ...] = ()
     chat: bool = False
     decided_by: DecidedBy = "rule"
-    confidence: float | None = None
     llm_ttft_ms: float = 0.0
     llm_ms: float = 0.0
     cut: bool = False
@@ -59,6 +58,7 @@ class Plan:
     read: tuple[ToolOutcome, ...] = ()
     acts: tuple[AgentCall, ...] = ()
     offer: Offer | None = None
+    confidence: float | None = None
 
     @property
     def empty(self) -> bool:
