@@ -98,7 +98,7 @@ class Judge:
         if read_past(program, whole):
             needed = max(needed, self.thresholds.read_past)
         fault = guard_fault(program, whole, last_call)
-        if whole.of("amount") and [call.name for call in calls] == [read.call.name for read in program.calls]:
+        if whole.of("amount") and {call.name for call in calls} == {read.call.name for read in program.calls}:
             return Decision("rules", sure, fault=fault)  # half, a quarter, maximum: the rules know amounts in words
         if sure >= needed and not fault:
             return Decision("program", sure, tuple(read.call for read in program.calls))
