@@ -6,7 +6,7 @@ sound) and without the grammar (the language model writes JSON freely; what is n
 clean. A wrong action: something changed although the command was to be refused. A stray action: another command changed
 what it should not have.
 
-    python -m benchmarks commands [--json] [--text-only] [--audio DIR] [--snr 20,10,5] [--no-model]
+    python -m benchmarks commands [--json] [--text-only] [--audio DIR] [--snr 20,10,5] [--no-model] [--parser both]
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from hil.judge import Verdict, run_command
 from hil.noise import mix, road_noise
 from models.engines.base import Audio
 from models.engines.llm.causal_lm import CausalLM
+from models.engines.parser import ParserEngine
 from models.engines.vad.silero import SileroVad
 from models.engines.whisper.engine import WhisperEngine
 from models.store.store import Store
@@ -136,11 +137,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--audio", type=Path, default=AUDIO, help="folder with manifest.yaml and WAVs")
     parser.add_argument("--snr", default="20,10,5", help="road noise levels in dB, comma-separated; empty for none")
     parser.add_argument("--no-model", action="store_true", help="leave the LLM out: open choices go to the words")
+    parser.add_argument("--parser", choices=("both", "rules"), default="both", help="as `nlu.parser` of a profile")
     options = parser.parse_args(arguments)
     store = Store.open()
+    reader = ParserEngine.load(store.ensure("command-parser")) if options.parser == "both" else None
     lm = None if options.no_model else CausalLM.load(store.ensure("qwen2.5-coder-0.5b-instruct"), context_tokens=1024)
     tree = EmbeddedTree()
-    dialogue = DialogueManager.create(tree, lm)
+    dialogue = DialogueManager.create(tree, lm, parser=reader)
     dialogue.warm_up()
     score = Score()
     measure_text(score, typed_commands() + spoken_commands(options.audio), dialogue, tree)
@@ -148,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         front_end = FrontEnd(
             WhisperEngine.load(store.ensure("whisper-base")), SileroVad.load(store.ensure("silero-vad"))
         )
-        unbiased = DialogueManager.create(tree, None, by_sound=False)
+        unbiased = DialogueManager.create(tree, None, by_sound=False, parser=reader)
         variants = {"full": (True, acting(dialogue, tree)), "unbiased": (False, acting(unbiased, tree))}
         if lm is not None:
             variants["no_grammar"] = (True, acting_freely(FreeJson(lm), dialogue, tree))

@@ -41,7 +41,7 @@ COMFORT = frozenset(
 """A wish only implied ("it is so hot") explains such a command of the same turn and asks for nothing more."""
 _HOW_TO = re.compile(
     r"^\W*(?:how (?:do|does|can|would|should)|why|what (?:happens|if|does)|should|is it (?:safe|ok|okay|legal))"
-    r"|怎么|为什么|如何",
+    r"|怎么|咋|为什么|如何",
     re.IGNORECASE,
 )
 _MOST_CALLS = 6
@@ -365,9 +365,17 @@ def _tidy(clauses: list[Clause]) -> list[Clause]:
         if call.name == "navigate_to" and where == call.arguments["place"]:
             kept[-1] = clause
             continue
+        kept = [other for other in kept if not _overwritten(other.call, call)]
         if not any(other.call == clause.call for other in kept):
             kept.append(clause)
     return kept
+
+
+def _overwritten(call: ToolCall, later: ToolCall) -> bool:
+    """Whether `later` sets the same thing to another amount: "Open the window, halfway", "fifty, make that forty"."""
+    if call.name != later.name or not call.arguments.get("action") == later.arguments.get("action") == "set":
+        return False
+    return {**call.arguments, "value": 0} == {**later.arguments, "value": 0}
 
 
 def _with_options(clause: Clause, avoid: list[str]) -> Clause:

@@ -16,20 +16,26 @@ from typing import Literal
 from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
 from pipeline.nlu.interpreter import Parse
-from pipeline.nlu.parser.guards import READS, guard_fault, read_past
+from pipeline.nlu.parser.guards import READS, guard_fault, leaves_out, read_past
 from pipeline.nlu.parser.labels import ACT
 from pipeline.nlu.parser.reader import Program
+from pipeline.nlu.parser.scope import may_turn, turned, turns
+from pipeline.vehicle.schemas import fault_of
 
 Kind = Literal["rules", "agreed", "program", "nothing", "ask"]
 REFUSING = ("forbidden", "unsupported", "delayed", "condition")
 """Reasons that are said also where the rules found nothing: the talk of a language model must not answer them."""
+_NO_QUESTION = ("how_to", "hypothetical", "condition")
+"""What rules may take for a question about the car's state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
     """Confidences from which the model decides. refuse: nothing is done although rules would act; answer: a refusal
     where rules found nothing; act: its program where rules found nothing; override: its program against theirs; doubt:
-    ask where it reads something else; read_past: its program where it leaves out a negation or a number.
+    ask where it reads something else; read_past: its program where it leaves out a negation or a number; scope: its
+    program where a word of scope stands, which the rules do not see; untold: no answer about the car's state where it
+    reads no question about that.
     """
 
     refuse: float = 0.5
@@ -38,6 +44,8 @@ class Thresholds:
     override: float = 0.95
     doubt: float = 0.7
     read_past: float = 0.9
+    scope: float = 0.7
+    untold: float = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +81,35 @@ class Judge:
         writes = [call for call in calls if call.name != "refuse" and call.name not in READS]
         done = [call for call in calls if call.name != "refuse" or call.arguments["reason"] == "forbidden"]
         sure = program.reason_confidence
+        if any(map(_wrong_unit, calls)):
+            return Decision("rules", sure)  # whose reply names the unit
+        decision = self._decide(program, parse, whole, last_call, calls, writes, done)
+        text = whole.text
+        if writes and decision.kind == "rules" and may_turn(text):
+            return Decision("ask", sure, fault="scope")
+        if writes and decision.kind == "rules" and leaves_out(calls, whole):
+            return Decision("ask", sure, fault="left out")
+        if writes and decision.kind == "agreed" and turned(text):
+            return Decision("ask", sure, fault="scope")
+        return decision
+
+    def _decide(
+        self,
+        program: Program,
+        parse: Parse,
+        whole: Evidence,
+        last_call: ToolCall | None,
+        calls: Sequence[ToolCall],
+        writes: Sequence[ToolCall],
+        done: Sequence[ToolCall],
+    ) -> Decision:
+        sure = program.reason_confidence
         if program.reason == "unsupported" and program.calls and self._agree(program, parse):
             return Decision("agreed", sure, reason=program.reason, what=program.what)
         if program.reason != ACT:
             if writes and sure >= self.thresholds.refuse:
+                return Decision("nothing", sure, reason=program.reason, what=program.what)
+            if calls and not writes and program.reason in _NO_QUESTION and sure >= self.thresholds.untold:
                 return Decision("nothing", sure, reason=program.reason, what=program.what)
             if not done and program.reason in REFUSING and sure >= self.thresholds.answer:
                 return Decision("nothing", sure, reason=program.reason, what=program.what)
@@ -95,13 +128,19 @@ class Judge:
     ) -> Decision:
         sure = program.confidence
         needed = self.thresholds.override if calls else self.thresholds.act
-        if read_past(program, whole):
+        if turns(whole.text) and not whole.has("mark.negate"):
+            needed = min(needed, self.thresholds.scope)
+        elif read_past(program, whole):
             needed = max(needed, self.thresholds.read_past)
-        fault = guard_fault(program, whole, last_call)
+        fault = guard_fault(program, whole, last_call, by_feeling=bool(calls))
         if whole.of("amount") and {call.name for call in calls} == {read.call.name for read in program.calls}:
             return Decision("rules", sure, fault=fault)  # half, a quarter, maximum: the rules know amounts in words
+        if len(calls) == 1 and len(program.calls) == 1 and _by_or_to(program.calls[0].call, calls[0]):
+            return Decision("rules", sure, fault=fault)  # "to" or "by" an amount: the rules know
         if sure >= needed and not fault:
             return Decision("program", sure, tuple(read.call for read in program.calls))
+        if any(map(_out_of_range, calls)):
+            return Decision("rules", sure, fault=fault)  # whose reply names the range
         if writes and sure >= self.thresholds.doubt and program.calls:
             return Decision("ask", sure, fault=fault)
         return Decision("rules", sure, fault=fault)
@@ -124,7 +163,7 @@ class Judge:
                 if not self.same_place(str(value), str(other)):
                     return False
             elif name == "query":
-                if str(value).casefold().strip() != str(other).casefold().strip():
+                if str(value).casefold().strip() not in str(other).casefold():  # a name is taken whole
                     return False
             elif isinstance(value, float) and not isinstance(other, bool):
                 if abs(value - float(other)) > 0.51:
@@ -135,3 +174,24 @@ class Judge:
             elif value != other:
                 return False
         return True
+
+
+def _wrong_unit(call: ToolCall) -> bool:
+    return call.name == "refuse" and call.arguments["reason"] == "wrong_unit"
+
+
+def _out_of_range(call: ToolCall) -> bool:
+    return fault_of(call.name, call.arguments) == "out_of_range"
+
+
+def _by_or_to(read: ToolCall, ruled: ToolCall) -> bool:
+    """Whether the two differ only in whether an amount is a value or a change."""
+    actions = {"action", "value"}
+    return (
+        read.name == ruled.name
+        and read.arguments.get("action") != ruled.arguments.get("action")
+        and {key: value for key, value in read.arguments.items() if key not in actions}
+        == {key: value for key, value in ruled.arguments.items() if key not in actions}
+        and abs(read.arguments["value"]) == abs(ruled.arguments["value"])
+        and not _out_of_range(ruled)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pipeline.frames import ToolCall
@@ -41,14 +41,25 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """What of the car's words must be heard, exactly or by sound, for a tool to act: one of these. A model that reads a
 device which nobody named has misread."""
+_DEVICES: Final = frozenset(tag for tags in NAMES.values() for tag in tags if tag.startswith("device."))
+_ALSO: Final[Mapping[str, tuple[str, ...]]] = {
+    "navigate_to": ("device.nav_voice",),
+    "set_temperature": ("device.fan", "device.seat"),
+    "set_fan": ("device.temperature",),
+    "set_window": ("device.seat", "device.door"),
+    "set_media_source": ("device.media",),
+    "set_headlights": ("device.light",),
+}
+"""Devices that may be named beside a tool's own without another wish ("the driver's seat window")."""
 READS: Final = frozenset(("ask_vehicle", "ask_distance"))
 
 
-def guard_fault(program: Program, whole: Evidence, last_call: ToolCall | None) -> str:
+def guard_fault(program: Program, whole: Evidence, last_call: ToolCall | None, *, by_feeling: bool = True) -> str:
     """Why the program may not act, empty where it may.
 
     forbidden: a forbidden thing is named; number: a number may be longer than it was understood; evidence: no word for
-    a tool's device (a follow-up may leave it out); schema: a call is no valid one.
+    a tool's device (a follow-up may leave it out); schema: a call is no valid one. by_feeling: words of feeling may
+    stand for a device. Where the rules heard no wish in them, they are told and not meant ("it was cold there").
     """
     if not program.calls:
         return "empty"
@@ -58,7 +69,7 @@ def guard_fault(program: Program, whole: Evidence, last_call: ToolCall | None) -
         return "forbidden"
     if whole.doubtful_number:
         return "number"
-    if not all(_named(call, whole, last_call) for call in program.calls):
+    if not all(_named(call, whole, last_call, by_feeling) for call in program.calls):
         return "evidence"
     return ""
 
@@ -80,10 +91,18 @@ def read_past(program: Program, whole: Evidence) -> bool:
     return False
 
 
-def _named(read: ProgramCall, whole: Evidence, last_call: ToolCall | None) -> bool:
+def _named(read: ProgramCall, whole: Evidence, last_call: ToolCall | None, by_feeling: bool) -> bool:
     name = read.call.name
     if name in READS or name not in NAMES:
         return name in READS
     if last_call is not None and last_call.name == name and not whole.of("device"):
         return True
-    return any(whole.has(tag) if "." in tag else bool(whole.of(tag)) for tag in NAMES[name])
+    tags = (tag for tag in NAMES[name] if by_feeling or not tag.startswith("feel"))
+    return any(whole.has(tag) if "." in tag else bool(whole.of(tag)) for tag in tags)
+
+
+def leaves_out(calls: Sequence[ToolCall], whole: Evidence) -> bool:
+    """Whether the sentence names a device that none of the calls has to do with: half of it may have been dropped."""
+    served = {tag for call in calls for tag in (*NAMES.get(call.name, ()), *_ALSO.get(call.name, ()))}
+    named = {f"device.{name}" for name in whole.names("device")} & _DEVICES
+    return not named <= served

@@ -45,6 +45,10 @@ def heat(value: float, action: str = "set") -> ToolCall:
     return ToolCall("set_temperature", {"zone": "all", "action": action, "value": value})
 
 
+def window(zone: str, value: float = 100.0, action: str = "set") -> ToolCall:
+    return ToolCall("set_window", {"zone": zone, "action": action, "value": value})
+
+
 @pytest.mark.parametrize(
     ("text", "program", "kind"),
     [
@@ -65,10 +69,31 @@ def heat(value: float, action: str = "set") -> ToolCall:
         ("temperature 22 for me", act(heat(22.0), number="22"), "program"),
         ("temperature 22 for me and 25", act(heat(22.0), sure=0.85, number="22"), "ask"),  # what is 25?
         ("turn off the air conditioning", act(SUNROOF), "ask"),
+        ("close the sunroof, never mind", act(SUNROOF, sure=0.3), "ask"),  # rules see no scope
+        ("open the sunroof, never mind", act(SUNROOF), "ask"),  # nor does a model that agrees with them
+        ("open the sunroof if it gets hot", act(SUNROOF), "ask"),
+        ("open the sunroof if you can", act(SUNROOF), "agreed"),
+        ("open all windows except mine", act(window("all")), "ask"),
+        ("open all windows except mine", act(window("passenger"), window("rear"), sure=0.8), "program"),
+        ("open my window, I mean the passenger's", act(window("passenger"), sure=0.8), "program"),
+        ("not the roof, open my window", act(window("driver", 0.0), sure=0.8), "ask"),  # a negation: it must be surer
+        ("set it to 72 degrees fahrenheit", no_command("unsupported"), "rules"),  # whose reply names the unit
+        ("set the temperature to 50 degrees", act(heat(30.0), sure=0.9, number="30"), "rules"),  # and the range
+        ("what if the sunroof is open", no_command("hypothetical"), "nothing"),  # no question about its state
+        ("open my window thirty percent", act(window("driver", 30.0, "change"), number="30"), "rules"),
+        ("play Yesterday by the Beatles", act(ToolCall("play_media", {"query": "the Beatles"})), "agreed"),
+        ("it was cold yesterday", act(heat(2.0, "change")), "rules"),  # a feeling told, and not meant
     ],
 )
 def test_who_decides(text: str, program: Program, kind: str, lexicon: Lexicon) -> None:
     assert decide(program, text, lexicon).kind == kind
+
+
+def test_half_of_what_was_said_is_not_done_in_silence(lexicon: Lexicon) -> None:
+    text = "关闭空调打开所有车窗打开天窗"
+    assert [clause.call.name for clause in Interpreter(lexicon).parse(text, "zh").clauses] == ["set_sunroof"]
+    decided = decide(act(window("all"), sure=0.3), text, lexicon, "zh")
+    assert (decided.kind, decided.fault) == ("ask", "left out")
 
 
 @pytest.mark.parametrize(
