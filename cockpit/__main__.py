@@ -17,7 +17,10 @@ def main() -> None:
             run()
         finally:
             stop_signals.end()
-    except stop_signals.Stopped as stopped:
+    except BaseException as error:
+        stopped = stop_signals.behind(error)
+        if stopped is None:
+            raise
         sys.stderr.write(f"cockpit: {stopped}\n")
         raise SystemExit(stopped.exit_code) from None
 

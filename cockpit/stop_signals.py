@@ -71,6 +71,22 @@ def end() -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
+def behind(error: BaseException) -> Stopped | None:
+    """The `Stopped` that is `error`, or that a library turned into it: a signal that comes while an extension module
+    begins is an ImportError outside.
+    """
+    seen: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Stopped):
+            return one
+        if one is not None and all(one is not other for other in seen):
+            seen.append(one)
+            waiting += [one.__cause__, one.__context__]
+    return None
+
+
 @contextmanager
 def shielded() -> Iterator[None]:
     """No signal cuts this block short; one that came raises `Stopped` behind it. Main thread; may be nested."""

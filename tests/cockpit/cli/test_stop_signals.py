@@ -199,6 +199,17 @@ def test_a_process_that_does_not_end_is_ended_by_force(folder: Path) -> None:
     until(lambda: not Path(f"/proc/{child}").exists())
 
 
+def test_a_signal_that_a_library_turned_into_an_error_is_found_behind_it() -> None:
+    signalled, error = stop_signals.Stopped(signal.SIGHUP), ImportError("initialization failed")
+    error.__cause__ = signalled
+    signalled.__context__ = error  # a chain may go round in a circle
+    assert stop_signals.behind(error) is signalled
+    assert stop_signals.behind(signalled) is signalled
+    alone = ImportError("no such module")
+    alone.__context__ = alone
+    assert stop_signals.behind(alone) is None
+
+
 def test_a_signal_swallowed_by_a_finalizer_is_raised_again() -> None:
     code = (
         "import os, signal, time\n"
