@@ -16,7 +16,7 @@ from typing import Literal
 from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
 from pipeline.nlu.interpreter import Parse
-from pipeline.nlu.parser.guards import READS, guard_fault, leaves_out, read_past
+from pipeline.nlu.parser.guards import READS, guard_fault, known_by_sound, leaves_out, read_past
 from pipeline.nlu.parser.labels import ACT
 from pipeline.nlu.parser.reader import Program
 from pipeline.nlu.parser.scope import may_turn, turned, turns
@@ -25,6 +25,7 @@ from pipeline.vehicle.schemas import fault_of
 Kind = Literal["rules", "agreed", "program", "nothing", "ask"]
 REFUSING = ("forbidden", "unsupported", "delayed", "condition")
 """Reasons that are said also where the rules found nothing: the talk of a language model must not answer them."""
+_NO_SENSE = ("unsupported", "not_understood", "none_talk")
 _NO_QUESTION = ("how_to", "hypothetical", "condition")
 """What rules may take for a question about the car's state."""
 
@@ -35,7 +36,7 @@ class Thresholds:
     where rules found nothing; act: its program where rules found nothing; override: its program against theirs; doubt:
     ask where it reads something else; read_past: its program where it leaves out a negation or a number; scope: its
     program where a word of scope stands, which the rules do not see; untold: no answer about the car's state where it
-    reads no question about that.
+    reads no question about that; sound: it makes no sense of words that the rules know by sound.
     """
 
     refuse: float = 0.5
@@ -46,6 +47,7 @@ class Thresholds:
     read_past: float = 0.9
     scope: float = 0.7
     untold: float = 0.9
+    sound: float = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ class Judge:
         if program.reason == "unsupported" and program.calls and self._agree(program, parse):
             return Decision("agreed", sure, reason=program.reason, what=program.what)
         if program.reason != ACT:
-            if writes and sure >= self.thresholds.refuse:
+            misread = program.reason in _NO_SENSE and known_by_sound(whole) and sure < self.thresholds.sound
+            if writes and sure >= self.thresholds.refuse and not misread:
                 return Decision("nothing", sure, reason=program.reason, what=program.what)
             if calls and not writes and program.reason in _NO_QUESTION and sure >= self.thresholds.untold:
                 return Decision("nothing", sure, reason=program.reason, what=program.what)
@@ -141,6 +144,12 @@ class Judge:
             return Decision("program", sure, tuple(read.call for read in program.calls))
         if any(map(_out_of_range, calls)):
             return Decision("rules", sure, fault=fault)  # whose reply names the range
+        if writes and not leaves_out(calls, whole):
+            titled = any(read.call.name == "play_media" for read in program.calls)
+            if not titled and leaves_out([read.call for read in program.calls], whole):
+                return Decision("rules", sure, fault=fault)  # the model dropped what they read
+            if fault == "evidence" and known_by_sound(whole):
+                return Decision("rules", sure, fault=fault)
         if writes and sure >= self.thresholds.doubt and program.calls:
             return Decision("ask", sure, fault=fault)
         return Decision("rules", sure, fault=fault)

@@ -49,6 +49,8 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "set_window": ("device.seat", "device.door"),
     "set_media_source": ("device.media",),
     "set_headlights": ("device.light",),
+    "set_defrost": ("device.window",),
+    "cancel_navigation": ("device.nav_voice",),
 }
 """Devices that may be named beside a tool's own without another wish ("the driver's seat window")."""
 READS: Final = frozenset(("ask_vehicle", "ask_distance"))
@@ -102,7 +104,22 @@ def _named(read: ProgramCall, whole: Evidence, last_call: ToolCall | None, by_fe
 
 
 def leaves_out(calls: Sequence[ToolCall], whole: Evidence) -> bool:
-    """Whether the sentence names a device that none of the calls has to do with: half of it may have been dropped."""
+    """Whether the sentence names a device, or a place, that none of the calls has to do with: half of it may have been
+    dropped.
+    """
+    if (whole.of("place") or whole.of("kind")) and not any(
+        "place" in call.arguments or call.name == "cancel_navigation" for call in calls
+    ):
+        return True
     served = {tag for call in calls for tag in (*NAMES.get(call.name, ()), *_ALSO.get(call.name, ()))}
     named = {f"device.{name}" for name in whole.names("device")} & _DEVICES
     return not named <= served
+
+
+def known_by_sound(whole: Evidence) -> bool:
+    """Whether every word of the sentence is one of the car's, some only by sound: it was misheard, and the rules know
+    what was meant better than who reads the letters.
+    """
+    known = {at for match in whole.matches for at in range(match.start, match.end)}
+    known |= {at for number in whole.numbers for at in range(number.start, number.end)}
+    return len(known) == len(whole.tokens) and any(match.cost > 0 for match in whole.matches)

@@ -68,7 +68,7 @@ def window(zone: str, value: float = 100.0, action: str = "set") -> ToolCall:
         ("not open, close the sunroof", act(SUNROOF, sure=0.85), "ask"),
         ("temperature 22 for me", act(heat(22.0), number="22"), "program"),
         ("temperature 22 for me and 25", act(heat(22.0), sure=0.85, number="22"), "ask"),  # what is 25?
-        ("turn off the air conditioning", act(SUNROOF), "ask"),
+        ("turn off the air conditioning", act(SUNROOF), "rules"),  # it read what nobody named
         ("close the sunroof, never mind", act(SUNROOF, sure=0.3), "ask"),  # rules see no scope
         ("open the sunroof, never mind", act(SUNROOF), "ask"),  # nor does a model that agrees with them
         ("open the sunroof if it gets hot", act(SUNROOF), "ask"),
@@ -94,6 +94,22 @@ def test_half_of_what_was_said_is_not_done_in_silence(lexicon: Lexicon) -> None:
     assert [clause.call.name for clause in Interpreter(lexicon).parse(text, "zh").clauses] == ["set_sunroof"]
     decided = decide(act(window("all"), sure=0.3), text, lexicon, "zh")
     assert (decided.kind, decided.fault) == ("ask", "left out")
+
+
+def test_words_that_were_misheard_are_the_rules(lexicon: Lexicon) -> None:
+    muted = ToolCall("set_volume", {"target": "media", "action": "set", "value": 0.0})
+    assert decide(act(muted, sure=0.94), "道航静音", lexicon, "zh").kind == "rules"
+    assert decide(no_command("unsupported", sure=0.6), "打开主价做以加热", lexicon, "zh").kind == "rules"
+    assert decide(no_command("unsupported", sure=0.99), "打开主价做以加热", lexicon, "zh").kind == "nothing"
+
+
+def test_what_the_model_dropped_is_done_as_the_rules_read_it(lexicon: Lexicon) -> None:
+    stopped = ToolCall("control_media", {"action": "stop"})
+    assert decide(act(stopped, sure=0.8), "关掉音乐打开天窗", lexicon, "zh").kind == "rules"
+    avoided = ToolCall("set_route_options", {"avoid": ["motorway"]})
+    assert decide(act(avoided, sure=0.8), "去机场不走高速", lexicon, "zh").kind == "rules"
+    titled = ToolCall("play_media", {"query": "Close the Window"})
+    assert decide(act(titled, sure=0.9), "play the song Close the Window", lexicon).kind != "rules"
 
 
 @pytest.mark.parametrize(
