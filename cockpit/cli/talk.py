@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -122,8 +121,8 @@ def say(
 ) -> None:
     """Play WAV files through the whole chain, one after another, at the speed they were spoken."""
     configure(log_level)
-    with TemporaryDirectory(prefix="cockpit-say-") as folder:
-        _say([WavSource(taken_in(file, Path(folder))) for file in files], profile, out, trace, fast, json)
+    with taken_in(files) as paths:
+        _say([WavSource(path) for path in paths], profile, out, trace, fast, json)
 
 
 def _say(sources: list[WavSource], profile: str, out: Path | None, trace: Path | None, fast: bool, json: bool) -> None:

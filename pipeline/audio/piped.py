@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import select
 import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from models.errors import InputError
@@ -15,20 +18,31 @@ WRITER_WITHIN_S: Final = 10.0
 _MOST_BYTES: Final = 2 << 30
 
 
-def taken_in(path: Path, folder: Path) -> Path:
-    """`path` itself when it is a file; what a pipe, `-` or /dev/stdin holds, as a file in `folder`.
+@contextmanager
+def taken_in(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """`paths`, and in the place of a pipe, `-` or /dev/stdin a file with what came through it, until the block ends.
 
     Raises InputError: a terminal, a pipe that nobody writes to, more than 2 GiB, a full disk.
     """
-    path = Path("/dev/stdin") if str(path) == "-" else path
+    named = [Path("/dev/stdin") if str(path) == "-" else path for path in paths]
+    if not any(map(_is_stream, named)):
+        yield named  # nothing is written
+        return
+    with TemporaryDirectory(prefix="cockpit-piped-") as folder:
+        yield [_copied(path, Path(folder)) if _is_stream(path) else path for path in named]
+
+
+def _is_stream(path: Path) -> bool:
     try:
         kind = path.stat().st_mode
     except OSError:
-        return path  # whoever opens it says why it cannot
+        return False  # whoever opens it says why it cannot
     if stat.S_ISCHR(kind):
         raise InputError(f"{path} is a terminal or a device, not a WAV file; name a file, or pipe one in")
-    if not stat.S_ISFIFO(kind):
-        return path
+    return stat.S_ISFIFO(kind)
+
+
+def _copied(path: Path, folder: Path) -> Path:
     copy = folder / f"{path.name}.wav"
     source = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(source, "rb") as pipe:

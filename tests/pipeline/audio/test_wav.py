@@ -109,14 +109,16 @@ def test_a_pipe_is_taken_in_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         WavSource(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(SPEECH.read_bytes(),), daemon=True)
     writer.start()
-    assert np.array_equal(read_wav(taken_in(pipe, tmp_path)), read_wav(SPEECH))
-    ended(writer)
-    assert taken_in(SPEECH, tmp_path) == SPEECH
+    with taken_in([SPEECH, pipe]) as (file, copy):
+        ended(writer)
+        assert file == SPEECH
+        assert np.array_equal(read_wav(copy), read_wav(SPEECH))
+    assert not copy.parent.exists()
     monkeypatch.setattr("pipeline.audio.piped.WRITER_WITHIN_S", 0.05)
-    with pytest.raises(InputError, match="nobody wrote"):
-        taken_in(pipe, tmp_path)
-    with pytest.raises(InputError, match="not a WAV file"):
-        taken_in(Path("/dev/null"), tmp_path)
+    with pytest.raises(InputError, match="nobody wrote"), taken_in([pipe]):
+        pass
+    with pytest.raises(InputError, match="not a WAV file"), taken_in([Path("/dev/null")]):
+        pass
 
 
 def test_speech_survives_a_detour_through_48_khz_stereo_24_bit(tmp_path: Path) -> None:
