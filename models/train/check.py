@@ -5,23 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.nlu.numbers import find_numbers
+from pipeline.nlu.parser.labels import ACT, REASONS
 from pipeline.nlu.phonetics import tokens_of
 from pipeline.vehicle.schemas import fault_of
 
-REASONS = frozenset(
-    [
-        "none_talk",
-        "statement",
-        "hypothetical",
-        "delayed",
-        "condition",
-        "taken_back",
-        "forbidden",
-        "unsupported",
-        "not_understood",
-        "how_to",
-    ]
-)
+_REASONS = frozenset(REASONS) - {ACT}
 LEVEL_COUNTS = (5, 3, 10)
 """How many levels things have: a level counts as its share of a hundred."""
 
@@ -33,9 +21,9 @@ class LineError(ValueError):
 def check(line: dict[str, Any]) -> None:
     """LineError where a call is invalid, a span is not the words it stands for, or a number is not the value."""
     text = line["text"]
-    if not line["calls"] and line["reason"] not in REASONS:
+    if not line["calls"] and line["reason"] not in _REASONS:
         raise LineError(f"nothing to do and no reason: {line}")
-    if line["reason"] is not None and line["reason"] not in REASONS:
+    if line["reason"] is not None and line["reason"] not in _REASONS:
         raise LineError(f"unknown reason: {line}")
     for one in line["calls"]:
         fault = fault_of(one["tool"], one["args"])

@@ -34,10 +34,9 @@ REFUSED: Final = {
 
 @dataclass(slots=True)
 class Understanding:
-    """Owned by the dialogue's thread. lexicon: the rules' own, with sound."""
+    """Owned by the dialogue's thread."""
 
     reader: ParserReader
-    lexicon: Lexicon
     place_of: Callable[[str, Language], str]
     """Words that name a place -> the argument of a call: a known place or kind, else the words themselves."""
     judge: Judge = field(default_factory=Judge)
@@ -51,7 +50,7 @@ class Understanding:
         resolve: Callable[[str], Place | None],
         thresholds: Thresholds | None = None,
     ) -> Understanding:
-        """resolve: the place that a call names, by key or by name, None for none."""
+        """lexicon: the rules' own, with sound. resolve: the place that a call names, by key or name; None for none."""
 
         def same_place(said: str, key: str) -> bool:
             if said.casefold() == key.casefold():
@@ -66,14 +65,14 @@ class Understanding:
 
         spelt = build_lexicon(places, by_sound=False)
         judge = Judge(thresholds or Thresholds(), same_place)
-        return cls(ParserReader(engine, spelt), lexicon, place_of, judge)
+        return cls(ParserReader(engine, spelt), place_of, judge)
 
     def decide(self, text: str, language: Language, parse: Parse, last_call: ToolCall | None) -> Decision:
         """What the turn does. A text that the model does not read is left to the rules."""
         program = self.read(text, language, last_call)
         if program is None:
             return Decision("rules")
-        return self.judge.decide(program, parse, evidence_of(text, self.lexicon, language), last_call)
+        return self.judge.decide(program, parse, last_call)
 
     def read(self, text: str, language: Language, last_call: ToolCall | None) -> Program | None:
         """The model's program, its places as calls name them; None for a text that it does not read."""

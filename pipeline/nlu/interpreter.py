@@ -70,11 +70,12 @@ class Parse:
     """What one transcript says, in the light of the last call. `clauses`: its wishes in order; empty when the words
     support no tool (then it is talk). `complete`: a whole command that is unlikely to go on, so the turn may end early.
     `half_heard`: no clause, but a thing of the car is named and nothing is asked or told: what was wanted was not
-    understood, and talk about it would sound like an answer.
+    understood, and talk about it would sound like an answer. `whole`: the evidence of the uncut transcript.
     """
 
     clauses: tuple[Clause, ...]
     complete: bool
+    whole: Evidence
     half_heard: bool = False
 
 
@@ -91,10 +92,11 @@ class Interpreter:
         parse = self._parses.get(key)
         if parse is None:
             # "Mm-hmm" sounds like "home": a backchannel is no command, whatever it is near to
-            found = [] if is_backchannel(text) else _interpret(text, self.lexicon, language, last_call)
+            whole = evidence_of(text, self.lexicon, language)
+            found = [] if is_backchannel(text) else _interpret(whole, self.lexicon, language, last_call)
             clauses = tuple(found)
-            half_heard = not clauses and _is_fragment(evidence_of(text, self.lexicon, language))
-            parse = self._parses[key] = Parse(clauses, _is_complete(text, clauses), half_heard)
+            half_heard = not clauses and _is_fragment(whole)
+            parse = self._parses[key] = Parse(clauses, _is_complete(text, clauses), whole, half_heard)
             while len(self._parses) > _KEPT_PARSES:
                 self._parses.popitem(last=False)
         return parse
@@ -107,8 +109,9 @@ class _Piece:
     candidates: list[CallCandidate]
 
 
-def _interpret(text: str, lexicon: Lexicon, language: Language, last_call: ToolCall | None) -> list[Clause]:
+def _interpret(evidence: Evidence, lexicon: Lexicon, language: Language, last_call: ToolCall | None) -> list[Clause]:
     """The turn's wishes in order; empty when the words support no tool (then it is talk)."""
+    text = evidence.text
     parts: list[_Piece] = []
     for part in (half for whole in pieces(text, lexicon) for half in _halves(whole, lexicon, language)):
         piece = _piece(part, lexicon, language, _last_call(parts, last_call))
@@ -117,13 +120,12 @@ def _interpret(text: str, lexicon: Lexicon, language: Language, last_call: ToolC
     if not parts or (_HOW_TO.search(parts[0].text) and not parts[0].candidates):
         return []
     if len(parts) == 2 and _one_question(parts[0], parts[1]):
-        parts = [_piece(text, lexicon, language, last_call)]
+        parts = [_Piece(text, evidence, candidates_of(evidence, last_call, lexicon))]
     parts = _spoken_of(parts)
     if not parts:
         return []
-    whole = _piece(text, lexicon, language, last_call)
     if len(parts) > 1 and not any(part.candidates for part in parts):
-        parts = [whole]
+        parts = [_Piece(text, evidence, candidates_of(evidence, last_call, lexicon))]
     parts = _mend(parts, lexicon, language, last_call)
     clauses = [_clause(part) for part in parts if part.candidates]
     return _tidy(clauses)[:_MOST_CALLS]

@@ -71,86 +71,77 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class _Ruled:
+    """What the rules read. writes: calls that change something; decided: what talk may not answer instead."""
+
+    calls: tuple[ToolCall, ...]
+
+    @property
+    def writes(self) -> bool:
+        return any(call.name != "refuse" and call.name not in READS for call in self.calls)
+
+    @property
+    def decided(self) -> bool:
+        return any(call.name != "refuse" or call.arguments["reason"] == "forbidden" for call in self.calls)
+
+
+@dataclass(frozen=True, slots=True)
 class Judge:
     """Decides. same_place: whether a name in the sentence is the place that a call names (by key)."""
 
     thresholds: Thresholds = field(default_factory=Thresholds)
     same_place: Callable[[str, str], bool] = lambda said, key: said == key
 
-    def decide(self, program: Program, parse: Parse, whole: Evidence, last_call: ToolCall | None) -> Decision:
-        """whole: the evidence of the whole sentence, by sound too."""
-        calls = [clause.call for clause in parse.clauses]
-        writes = [call for call in calls if call.name != "refuse" and call.name not in READS]
-        done = [call for call in calls if call.name != "refuse" or call.arguments["reason"] == "forbidden"]
-        sure = program.reason_confidence
-        if any(map(_wrong_unit, calls)):
+    def decide(self, program: Program, parse: Parse, last_call: ToolCall | None) -> Decision:
+        """What the turn does. A reading of the rules that may have missed the sentence's scope is not acted on."""
+        ruled, sure = _Ruled(tuple(clause.call for clause in parse.clauses)), program.reason_confidence
+        if any(map(_wrong_unit, ruled.calls)):
             return Decision("rules", sure)  # whose reply names the unit
-        decision = self._decide(program, parse, whole, last_call, calls, writes, done)
-        text = whole.text
-        if writes and decision.kind == "rules" and may_turn(text):
-            return Decision("ask", sure, fault="scope")
-        if writes and decision.kind == "rules" and leaves_out(calls, whole):
-            return Decision("ask", sure, fault="left out")
-        if writes and decision.kind == "agreed" and turned(text):
+        decision = self._decide(program, parse, ruled, last_call)
+        if not ruled.writes:
+            return decision
+        if decision.kind == "rules":
+            if may_turn(parse.whole.text):
+                return Decision("ask", sure, fault="scope")
+            if leaves_out(ruled.calls, parse.whole):
+                return Decision("ask", sure, fault="left out")
+        if decision.kind == "agreed" and turned(parse.whole.text):
             return Decision("ask", sure, fault="scope")
         return decision
 
-    def _decide(
-        self,
-        program: Program,
-        parse: Parse,
-        whole: Evidence,
-        last_call: ToolCall | None,
-        calls: Sequence[ToolCall],
-        writes: Sequence[ToolCall],
-        done: Sequence[ToolCall],
-    ) -> Decision:
-        sure = program.reason_confidence
+    def _decide(self, program: Program, parse: Parse, ruled: _Ruled, last_call: ToolCall | None) -> Decision:
+        if program.reason != ACT:
+            return self._no_command(program, parse, ruled)
+        if ruled.calls and self._agree(program, parse):
+            return Decision("agreed", program.confidence)
+        return self._against(program, ruled, parse.whole, last_call)
+
+    def _no_command(self, program: Program, parse: Parse, ruled: _Ruled) -> Decision:
+        sure, least = program.reason_confidence, self.thresholds
         if program.reason == "unsupported" and program.calls and self._agree(program, parse):
             return Decision("agreed", sure, reason=program.reason, what=program.what)
-        if program.reason != ACT:
-            misread = program.reason in _NO_SENSE and known_by_sound(whole) and sure < self.thresholds.sound
-            if writes and sure >= self.thresholds.refuse and not misread:
-                return Decision("nothing", sure, reason=program.reason, what=program.what)
-            if calls and not writes and program.reason in _NO_QUESTION and sure >= self.thresholds.untold:
-                return Decision("nothing", sure, reason=program.reason, what=program.what)
-            if not done and program.reason in REFUSING and sure >= self.thresholds.answer:
-                return Decision("nothing", sure, reason=program.reason, what=program.what)
-            return Decision("rules", sure)
-        if calls and self._agree(program, parse):
-            return Decision("agreed", program.confidence)
-        return self._against(program, calls, writes, whole, last_call)
+        misread = program.reason in _NO_SENSE and known_by_sound(parse.whole) and sure < least.sound
+        if (
+            (ruled.writes and sure >= least.refuse and not misread)
+            or (ruled.calls and not ruled.writes and program.reason in _NO_QUESTION and sure >= least.untold)
+            or (not ruled.decided and program.reason in REFUSING and sure >= least.answer)
+        ):
+            return Decision("nothing", sure, reason=program.reason, what=program.what)
+        return Decision("rules", sure)
 
-    def _against(
-        self,
-        program: Program,
-        calls: Sequence[ToolCall],
-        writes: Sequence[ToolCall],
-        whole: Evidence,
-        last_call: ToolCall | None,
-    ) -> Decision:
-        sure = program.confidence
-        needed = self.thresholds.override if calls else self.thresholds.act
+    def _against(self, program: Program, ruled: _Ruled, whole: Evidence, last_call: ToolCall | None) -> Decision:
+        sure, read = program.confidence, [read.call for read in program.calls]
+        needed = self.thresholds.override if ruled.calls else self.thresholds.act
         if turns(whole.text) and not whole.has("mark.negate"):
             needed = min(needed, self.thresholds.scope)
         elif read_past(program, whole):
             needed = max(needed, self.thresholds.read_past)
-        fault = guard_fault(program, whole, last_call, by_feeling=bool(calls))
-        if whole.of("amount") and {call.name for call in calls} == {read.call.name for read in program.calls}:
-            return Decision("rules", sure, fault=fault)  # half, a quarter, maximum: the rules know amounts in words
-        if len(calls) == 1 and len(program.calls) == 1 and _by_or_to(program.calls[0].call, calls[0]):
-            return Decision("rules", sure, fault=fault)  # "to" or "by" an amount: the rules know
-        if sure >= needed and not fault:
-            return Decision("program", sure, tuple(read.call for read in program.calls))
-        if any(map(_out_of_range, calls)):
-            return Decision("rules", sure, fault=fault)  # whose reply names the range
-        if writes and not leaves_out(calls, whole):
-            titled = any(read.call.name == "play_media" for read in program.calls)
-            if not titled and leaves_out([read.call for read in program.calls], whole):
-                return Decision("rules", sure, fault=fault)  # the model dropped what they read
-            if fault == "evidence" and known_by_sound(whole):
-                return Decision("rules", sure, fault=fault)
-        if writes and sure >= self.thresholds.doubt and program.calls:
+        fault = guard_fault(program, whole, last_call, by_feeling=bool(ruled.calls))
+        if sure >= needed and not fault and not _amount_of_rules(read, ruled.calls, whole):
+            return Decision("program", sure, tuple(read))
+        if _rules_know(read, ruled, whole, fault):
+            return Decision("rules", sure, fault=fault)
+        if ruled.writes and sure >= self.thresholds.doubt and read:
             return Decision("ask", sure, fault=fault)
         return Decision("rules", sure, fault=fault)
 
@@ -193,14 +184,29 @@ def _out_of_range(call: ToolCall) -> bool:
     return fault_of(call.name, call.arguments) == "out_of_range"
 
 
+def _amount_of_rules(read: Sequence[ToolCall], ruled: Sequence[ToolCall], whole: Evidence) -> bool:
+    """Whether the two differ in an amount that the rules know better: one in words (half, a quarter), "to" or "by"."""
+    if whole.of("amount") and {call.name for call in ruled} == {call.name for call in read}:
+        return True
+    return len(read) == len(ruled) == 1 and _by_or_to(read[0], ruled[0])
+
+
+def _rules_know(read: Sequence[ToolCall], ruled: _Ruled, whole: Evidence, fault: str) -> bool:
+    """Whether it is the model that misread, or the rules' reply says what is wrong: an amount, a value out of range, a
+    device that only the model left out, words that were misheard.
+    """
+    if _amount_of_rules(read, ruled.calls, whole) or any(map(_out_of_range, ruled.calls)):
+        return True
+    if not ruled.writes or leaves_out(ruled.calls, whole):
+        return False
+    titled = any(call.name == "play_media" for call in read)  # a title may name a device
+    return (not titled and leaves_out(read, whole)) or (fault == "evidence" and known_by_sound(whole))
+
+
 def _by_or_to(read: ToolCall, ruled: ToolCall) -> bool:
     """Whether the two differ only in whether an amount is a value or a change."""
-    actions = {"action", "value"}
-    return (
-        read.name == ruled.name
-        and read.arguments.get("action") != ruled.arguments.get("action")
-        and {key: value for key, value in read.arguments.items() if key not in actions}
-        == {key: value for key, value in ruled.arguments.items() if key not in actions}
-        and abs(read.arguments["value"]) == abs(ruled.arguments["value"])
-        and not _out_of_range(ruled)
-    )
+    mine, theirs = dict(read.arguments), dict(ruled.arguments)
+    if read.name != ruled.name or not {"action", "value"} <= mine.keys() & theirs.keys() or _out_of_range(ruled):
+        return False
+    differ = mine.pop("action") != theirs.pop("action")
+    return differ and abs(mine.pop("value")) == abs(theirs.pop("value")) and mine == theirs

@@ -8,7 +8,6 @@ from pipeline.dialogue.manager import DialogueManager
 from pipeline.dialogue.understanding import plan_of_decision
 from pipeline.frames import Language, ToolCall
 from pipeline.nlg.actions import say
-from pipeline.nlu.evidence import evidence_of
 from pipeline.nlu.interpreter import Interpreter
 from pipeline.nlu.lexicon import Lexicon, build_lexicon
 from pipeline.nlu.numbers import find_numbers
@@ -35,7 +34,7 @@ def no_command(reason: str, what: str = "", sure: float = 0.99) -> Program:
 
 def decide(program: Program, text: str, lexicon: Lexicon, language: Language = "en") -> Decision:
     parse = Interpreter(lexicon).parse(text, language)
-    return Judge().decide(program, parse, evidence_of(text, lexicon, language), None)
+    return Judge().decide(program, parse, None)
 
 
 SUNROOF = ToolCall("set_sunroof", {"position": "open"})
@@ -82,6 +81,7 @@ def window(zone: str, value: float = 100.0, action: str = "set") -> ToolCall:
         ("what if the sunroof is open", no_command("hypothetical"), "nothing"),  # no question about its state
         ("open my window thirty percent", act(window("driver", 30.0, "change"), number="30"), "rules"),
         ("play Yesterday by the Beatles", act(ToolCall("play_media", {"query": "the Beatles"})), "agreed"),
+        ("stop the music", act(ToolCall("control_media", {"action": "play"})), "program"),
         ("it was cold yesterday", act(heat(2.0, "change")), "rules"),  # a feeling told, and not meant
     ],
 )
