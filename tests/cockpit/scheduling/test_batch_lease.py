@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -53,10 +54,11 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Rig:
+def rig() -> Iterator[Rig]:
     made = Rig()
     assert made.lease.wait(bool)
-    return made
+    yield made
+    made.lease.give_back()  # or runs of this thread would end by its switch for ever
 
 
 def test_another_request_of_the_task_goes_at_the_next_boundary(rig: Rig) -> None:
