@@ -22,9 +22,9 @@ from benchmarks.quality.parser import (
     measure,
     own_set,
 )
-from models.train.check import REASONS
 from pipeline.frames import ToolCall
 from pipeline.nlu.lexicon import build_lexicon
+from pipeline.nlu.parser.labels import REASONS
 from pipeline.vehicle.places import load_places
 from pipeline.vehicle.schemas import fault_of
 
