@@ -39,6 +39,7 @@ _STARVED_TURNS = 8
 _GROW = 1.5
 _RETRY_S = 0.05
 """How often a loop looks again whether a request that could not join now can."""
+_WAITED = "stopped: it waited past the task's timeout"
 
 
 class Shared(Protocol):
@@ -188,10 +189,15 @@ class BatchLoop:
         return not self._waiting and all(text.generation.unwanted() for text in self._texts)
 
     def _drop_unwanted(self) -> None:
+        """Of those that wait: who is gone, who is late, and who waited past the task's timeout."""
+        timeout_ns, now_ns = self._lane.timeout_ns, time.monotonic_ns()
         with self._changed:
-            unwanted = [generation for generation in self._waiting if generation.unwanted()]
-        for generation in self._taken_out(unwanted):
-            self._refuse(generation, given_up(generation, ""))
+            waiting = list(self._waiting)
+        for generation in waiting:
+            too_long = timeout_ns is not None and now_ns - generation.arrived_ns > timeout_ns
+            if generation.unwanted() or too_long:
+                self._taken_out([generation])
+                self._refuse(generation, given_up(generation, _WAITED if too_long else ""))
 
     def _taken_out(self, generations: Sequence[Generation]) -> Sequence[Generation]:
         with self._changed:

@@ -70,6 +70,11 @@ class BatchLane(Protocol):
         """KV memory that all texts may hold; None: no limit is known."""
         ...
 
+    @property
+    def timeout_ns(self) -> int | None:
+        """How long after its arrival a request of the task may take; None: no limit."""
+        ...
+
 
 class _Alone:
     """A member where nothing is shared out."""
@@ -91,6 +96,7 @@ class UnsharedLane:
     chunk_tokens = DEFAULT_CHUNK
     draft_tokens = 0
     room_bytes: int | None = None
+    timeout_ns: int | None = None
 
     def wait(self, give_up: Callable[[], bool]) -> bool:
         return True
@@ -125,6 +131,10 @@ class BatchLease(Lease):
     @property
     def room_bytes(self) -> int | None:
         return self.dispatcher.room_bytes(self._task_index)
+
+    @property
+    def timeout_ns(self) -> int:
+        return self.dispatcher.arbiter.tasks[self._task_index].timeout_ns
 
     def wait(self, give_up: Callable[[], bool]) -> bool:
         """See BatchLane."""

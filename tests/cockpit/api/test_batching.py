@@ -247,6 +247,26 @@ def test_too_many_are_refused_with_the_reason_and_the_others_are_answered(lm: Ca
     assert service.shown()["tasks"][TASK]["refused"] == 1
 
 
+class Full(UnsharedLane):
+    """A lane without room for any text."""
+
+    timeout_ns = 50_000_000
+
+    def join(self, session: LmSession, arrived_ns: int) -> None:  # type: ignore[override]
+        return None
+
+
+def test_who_waits_for_a_place_past_the_timeout_of_its_task_is_told_so(
+    lm: CausalLM, service: TextService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = Full()
+    monkeypatch.setattr(service, "_lane_of", lambda _task: full)
+    with pytest.raises(ApiError, match="waited past the task's timeout"):
+        Asked(service, request(lm, QUESTIONS[0], 3)).answer()
+    until(lambda: service.counts == (0, 0))
+    assert service.shown()["tasks"][TASK]["stopped"] == 1
+
+
 def test_memory_is_booked_by_the_longest_of_a_hundred_and_not_by_the_mean() -> None:
     seen = LengthsSeen()
     assert seen.booking(100, 500) == 600  # nothing is known yet
