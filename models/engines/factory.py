@@ -19,6 +19,7 @@ from models.store.store import Store
 if TYPE_CHECKING:
     from models.engines.llm.causal_lm import CausalLM
     from models.engines.parser import ParserEngine
+    from models.engines.sentence_encoder import SentenceEncoder
     from models.engines.tts.espeak import EspeakWorker
     from models.engines.vad.silero import SileroVad
     from models.engines.wake.microwakeword import MicroWakeWordDetector
@@ -117,6 +118,12 @@ def _parser(folder: Path, _options: None) -> ParserEngine:
     return ParserEngine.load(folder)
 
 
+def _sentence_encoder(folder: Path, _options: None) -> SentenceEncoder:
+    from models.engines.sentence_encoder import SentenceEncoder
+
+    return SentenceEncoder.load(folder)
+
+
 def _openwakeword(folder: Path, word: str) -> OpenWakeWordDetector:
     from models.engines.wake.openwakeword import OpenWakeWordDetector
 
@@ -139,6 +146,7 @@ VOICES: Mapping[str, Callable[[Path, VoiceOptions], Voice]] = {
 PHONEMIZERS: Mapping[str, Callable[[Path, None], EspeakWorker]] = {"espeak-ng": _espeak_worker}
 VADS: Mapping[str, Callable[[Path, None], SileroVad]] = {"silero": _silero}
 PARSERS: Mapping[str, Callable[[Path, None], ParserEngine]] = {"parser": _parser}
+ENCODERS: Mapping[str, Callable[[Path, None], SentenceEncoder]] = {"sentence-encoder": _sentence_encoder}
 WAKE_WORDS: Mapping[str, Callable[[Path, str], OpenWakeWordDetector | MicroWakeWordDetector]] = {
     "openwakeword": _openwakeword,
     "microwakeword": _microwakeword,
@@ -151,6 +159,7 @@ BY_ROLE: Mapping[Role, Mapping[str, object]] = {
     "phonemes": PHONEMIZERS,
     "vad": VADS,
     "parser": PARSERS,
+    "encoder": ENCODERS,
     "wake": WAKE_WORDS,
 }
 """Which engines the stage that loads a model in this role can open."""

@@ -100,8 +100,8 @@ class BuildRule(_Frozen):
     options: dict[str, Any] = {}
 
 
-Kind = Literal["asr", "llm", "tts", "vad", "phonemes", "parser", "wakeword", "test-audio"]
-Role = Literal["asr", "llm", "voice-en", "voice-zh", "vad", "phonemes", "parser", "wake"]
+Kind = Literal["asr", "llm", "tts", "vad", "phonemes", "parser", "encoder", "wakeword", "test-audio"]
+Role = Literal["asr", "llm", "voice-en", "voice-zh", "vad", "phonemes", "parser", "encoder", "wake"]
 """What a stage of the voice chain loads a model as; a profile names one model for each."""
 Engine = Literal[
     "whisper",
@@ -113,6 +113,7 @@ Engine = Literal[
     "openwakeword",
     "microwakeword",
     "parser",
+    "sentence-encoder",
 ]
 Device = Literal["cpu", "cuda"]
 
