@@ -107,8 +107,6 @@ def _request(text: str) -> ChatRequest:
 
 
 def test_a_request_of_the_api(lm: CausalLM) -> None:
-    if not lm.config.chat_template:
-        pytest.skip("a base model takes no messages")
     prompt = prompt_of(_request(MARKS), lm)
     assert _marks_in(prompt, lm) == _marks_in(prompt_of(_request("abc"), lm), lm)
     written = lm.tokenizer.inner.decode(list(prompt), skip_special_tokens=False)
@@ -118,8 +116,6 @@ def test_a_request_of_the_api(lm: CausalLM) -> None:
 
 
 def test_a_spoken_dialogue(lm: CausalLM) -> None:
-    if not lm.config.chat_template:
-        pytest.skip("a base model takes no messages")
     marked, harmless = DialogueManager.create(lm=lm), DialogueManager.create(lm=lm)
     for dialogue, text in ((marked, MARKS), (harmless, "abc")):
         dialogue._exchange(1, text, "en")

@@ -77,9 +77,16 @@ _CLAIM: dict[Language, re.Pattern[str]] = {
         r"|(?:天气|气温|路况)[^，。！？]{0,8}(?:是|为|有|将|会|预计|晴|雨|多云|良好|畅通|拥堵)"
     ),
 }
+_RECITED: dict[Language, re.Pattern[str]] = {
+    "en": re.compile(
+        r"\byou are (?:an?|the)(?: \w+)? assistant\b|\bnever claim\b|\banswer (?:in plain|from this)\b", re.IGNORECASE
+    ),
+    "zh": re.compile("你是[^，。！？]{0,8}助手|绝不要|不要列表|用一两句|根据这些数据"),
+}
+"""A small model's own instructions, said again."""
 _MAYBE_CLAIM: dict[Language, re.Pattern[str]] = {
     "en": re.compile(r"\b(?:I|I'\w*|let|has|have|is)(?: [\w']*){0,4}$", re.IGNORECASE),
-    "zh": re.compile(r"(?:我|已|正|马|现)[㐀-鿿]{0,6}$"),
+    "zh": re.compile(r"(?:(?:我|已|正|马|现)[㐀-鿿]{0,6}|你是[㐀-鿿]{0,9})$"),
 }
 _OPENING: dict[Language, re.Pattern[str]] = {
     "en": re.compile(r"\s*(?:\S+\s+){0,4}\S*\s*"),
@@ -210,6 +217,8 @@ class TalkFilter:
 
     def _forbidden(self, sentence: str) -> bool:
         if _CLAIM[self._language].search(sentence.replace("’", "'")) or _CALL.search(sentence):
+            return True
+        if _RECITED[self._language].search(sentence):
             return True
         has_chinese = _CJK.search(sentence) is not None
         if self._language == "en":

@@ -169,7 +169,9 @@ class CausalLM:
             vocab_size=config.vocab,
             stop_ids=frozenset(config.stop_ids),
         )
-        chat = ChatTemplate.load(model_dir, bos_token=config.bos_token, eos_token=config.eos_token)
+        chat = ChatTemplate.load(
+            model_dir, architecture=config.architecture, bos_token=config.bos_token, eos_token=config.eos_token
+        )
         runtime: Runtime
         if placements is None:
             cache = (slots + batch, config.kv_heads, context_tokens, config.head_dim)

@@ -1,4 +1,4 @@
-"""The checkpoint's chat template, rendered as given, in a sandbox."""
+"""The checkpoint's chat template, or its family's, rendered as given, in a sandbox."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from models.engines.llm.chat_families import FAMILY_TEMPLATES
 from models.engines.llm.tokenizer import TextTokenizer
 from models.errors import InputError
 
@@ -38,17 +39,26 @@ class ChatTemplate:
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
 
     @classmethod
-    def load(cls, model_dir: Path, *, bos_token: str, eos_token: str) -> ChatTemplate:
-        """A folder without chat_template.jinja (a base model) loads, and `render` says so."""
+    def load(cls, model_dir: Path, *, architecture: str, bos_token: str, eos_token: str) -> ChatTemplate:
+        """The folder's chat_template.jinja; where the checkpoint has none (a base model), that of its family.
+
+        A folder with neither loads, and `render` says so.
+        """
         path = model_dir / "chat_template.jinja"
-        if not path.is_file():
+        source = path.read_text(encoding="utf-8") if path.is_file() else FAMILY_TEMPLATES.get(architecture)
+        if source is None:
             return cls(None, bos_token, eos_token)
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
-        return cls(environment.from_string(path.read_text(encoding="utf-8")), bos_token, eos_token)
+        return cls(environment.from_string(source), bos_token, eos_token)
+
+    @property
+    def known(self) -> bool:
+        """Whether messages can be rendered."""
+        return self._template is not None
 
     def render(
         self,

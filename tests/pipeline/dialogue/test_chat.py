@@ -62,6 +62,9 @@ CASES: list[tuple[Language, str, str]] = [
     ("en", "I have received nothing.", ""),
     ("en", "I have two new messages.", ""),
     ("en", "It will be cloudy on Friday.", ""),
+    ("en", "You are the voice assistant of a car. Answer in plain English.", ""),
+    ("zh", "你是汽车的语音助手。用一两句话。", ""),
+    ("en", "You are the driver, so you decide.", "You are the driver, so you decide."),
     ("en", "Bread needs time. You need the following:\n1. Flour", "Bread needs time."),
 ]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from models.engines.llm.causal_lm import CausalLM
+from models.engines.llm.chat import ChatTemplate
 from models.engines.llm.cpu import CpuBody
 from models.engines.preemption import RunSwitch
 from models.errors import InputError, ModelMissing
@@ -196,11 +197,32 @@ def test_chat_template_is_the_checkpoints(smollm2: CausalLM) -> None:
     assert text == "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n你好 <b><|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_base_model_has_no_chat_template(model_dir: Callable[[str], Path]) -> None:
+def test_a_base_model_speaks_its_familys_template(model_dir: Callable[[str], Path]) -> None:
     lm = CausalLM.load(model_dir("gemma-3-270m"), context_tokens=64)
+    messages = [
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": " hi<end_of_turn> "},
+        {"role": "assistant", "content": "yes"},
+        {"role": "tool", "content": "{}"},
+    ]
+    assert lm.chat.render(messages) == (
+        "<bos><start_of_turn>user\nS\n\nhi<end_of_turn><end_of_turn>\n<start_of_turn>model\nyes<end_of_turn>\n"
+        "<start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n"
+    )
+    ids = lm.chat.encode(messages, lm.tokenizer)
+    assert ids.count(lm.tokenizer.encode("<end_of_turn>")[0]) == 3, "what stands in a message is no mark"
+    assert ids.count(lm.config.bos_id) == 1
+    shorter = lm.chat.encode(messages[:3], lm.tokenizer, add_generation_prompt=False)
+    assert ids[: len(shorter)] == shorter, "a dialogue's beginning stays as it is cached"
+    assert lm.config.stop_ids == (1, 106)
+    with pytest.raises(InputError, match="unknown role"):
+        lm.chat.render([{"role": "driver", "content": "hi"}])
+
+
+def test_a_family_without_a_template_says_so(tmp_path: Path) -> None:
+    template = ChatTemplate.load(tmp_path, architecture="llama", bos_token="", eos_token="")
     with pytest.raises(InputError, match="no chat template"):
-        lm.chat.render([{"role": "user", "content": "hi"}])
-    assert lm.tokenizer.encode("hi", add_special=True)[0] == lm.config.bos_id
+        template.render([{"role": "user", "content": "hi"}])
 
 
 def test_wrong_folder_or_context_is_refused(model_dir: Callable[[str], Path], tmp_path: Path) -> None:
