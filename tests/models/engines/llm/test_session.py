@@ -211,6 +211,7 @@ def test_a_base_model_speaks_its_familys_template(model_dir: Callable[[str], Pat
     )
     ids = lm.chat.encode(messages, lm.tokenizer)
     assert ids.count(lm.tokenizer.encode("<end_of_turn>")[0]) == 3, "what stands in a message is no mark"
+    assert lm.config.bos_id is not None
     assert ids.count(lm.config.bos_id) == 1
     shorter = lm.chat.encode(messages[:3], lm.tokenizer, add_generation_prompt=False)
     assert ids[: len(shorter)] == shorter, "a dialogue's beginning stays as it is cached"
