@@ -167,7 +167,7 @@ DEVICES = {
             default="driver",
             zones=SEATS,
         ),
-        Device("trunk", "set_trunk", "trunk", ops=("open", "close")),
+        Device("trunk", "set_trunk", "trunk", "own.trunk", ops=("open", "close")),
         Device("wipers", "set_wipers", "wipers", "own.wipers", ops=("on", "off", "fast", "slow", "medium", "interval")),
         Device("doors", "set_door_locks", "doors", "own", ops=("lock", "unlock"), default="all", zones=SEATS),
     )

@@ -74,7 +74,7 @@ def _line(maker: Maker, kind: str, wish: Wish, text: str, spans: dict[str, tuple
     calls = []
     for i, one in enumerate(wish.calls):
         own = {tag.split(".")[1]: list(span) for tag, span in spans.items() if tag.startswith(f"{i}.")}
-        if not own and i and one["tool"] == wish.calls[0]["tool"] and "0.value" in spans and "value" in one["args"]:
+        if kind == "exception" and not own and i and "0.value" in spans:
             own = {"value": list(spans["0.value"])}  # one number for several places
         args = {
             name: text[own[name][0] : own[name][1]] if value == FROM_TEXT else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from models.train import numbers, scopes
+from models.train import chains, numbers, scopes, turns
 from models.train.devices import DEVICES, SEATS, result_of
 from models.train.grammar import Chunks, text_of
 from models.train.scopes import untagged
@@ -133,8 +133,15 @@ def lacking(maker: Maker) -> Wish:
     return Wish(chunks, (), maker.is_verbal(text_of(chunks)), reason="unsupported")
 
 
+def several(maker: Maker) -> Wish:
+    """Two to four wishes in one breath: short ones in a row, or each in its own words."""
+    return chains.chain(maker) if maker.rng.random() < 0.55 else scopes.several(maker)
+
+
 def several_lacking(maker: Maker) -> Wish:
     """Wishes of which one is for something this car lacks: the others are done, that one is named."""
+    if maker.rng.random() < 0.65:
+        return chains.chain(maker, lacking=True)
     missing = lacking(maker)
     wish = maker.any_wish() if maker.rng.random() < 0.75 else scopes.several(maker, 2)
     parts = [missing.chunks, wish.chunks] if maker.rng.random() < 0.5 else [wish.chunks, missing.chunks]
@@ -252,13 +259,13 @@ def follow_up(maker: Maker) -> Wish:
 
 
 KINDS: dict[str, tuple[float, Callable[[Maker], Wish]]] = {
-    "plain": (22.0, plain),
-    "several": (10.0, scopes.several),
-    "exception": (3.5, scopes.exception),
-    "contrast": (3.0, scopes.contrast),
-    "correction": (3.5, scopes.correction),
+    "plain": (20.0, plain),
+    "several": (14.0, several),
+    "exception": (5.0, scopes.exception),
+    "contrast": (4.5, turns.contrast),
+    "correction": (5.0, turns.correction),
     "follow_up": (2.5, follow_up),
-    "title": (1.5, lambda maker: maker.play_wish("title")),
+    "title": (2.5, lambda maker: maker.play_wish("title")),
     "side_number": (2.0, side_number),
     "implied": (1.5, implied),
     "question_state": (3.0, Maker.question_wish),
@@ -267,16 +274,16 @@ KINDS: dict[str, tuple[float, Callable[[Maker], Wish]]] = {
     "range": (1.0, out_of_range),
     "wrong_unit": (0.5, wrong_unit),
     "lacking": (10.0, lacking),
-    "several_lacking": (3.5, several_lacking),
+    "several_lacking": (6.0, several_lacking),
     "assistant": (4.0, _talk("assistant", "unsupported")),
-    "forbidden": (4.0, forbidden),
+    "forbidden": (4.5, forbidden),
     "chat": (3.5, _talk("chat", "none_talk")),
-    "statement": (4.0, lambda maker: scopes.told(maker, "statement.wish", "statement", "statement")),
+    "statement": (4.5, lambda maker: scopes.told(maker, "statement.wish", "statement", "statement")),
     "reported": (1.5, lambda maker: scopes.told(maker, "reported", "statement")),
     "hypothetical": (3.0, lambda maker: scopes.told(maker, "hypothetical", "hypothetical")),
-    "how_to": (4.0, lambda maker: scopes.told(maker, "how_to", "how_to", "how_to.noun")),
-    "delayed": (3.0, scopes.delayed),
-    "condition": (2.5, scopes.condition),
+    "how_to": (4.5, lambda maker: scopes.told(maker, "how_to", "how_to", "how_to.noun")),
+    "delayed": (3.5, scopes.delayed),
+    "condition": (3.0, scopes.condition),
     "taken_back": (2.5, scopes.taken_back),
     "negation": (3.0, scopes.negation),
     "fragment": (1.0, _talk("fragment", "not_understood")),

@@ -1,9 +1,8 @@
-"""What stands around wishes: several at once, exceptions, contrast, correction, taken back, later, only told."""
+"""What stands around wishes: several at once, exceptions, taken back, later, only told."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from models.train.devices import DEVICES, MANY, OPENED, SEATS, SWITCHED, Device, result_of
 from models.train.grammar import Chunk, Chunks, renumbered, text_of
@@ -141,6 +140,8 @@ _REST = {
 def exception(maker: Maker) -> Wish:
     """ "Close all windows except mine": calls for the others."""
     rng = maker.rng
+    if rng.random() < 0.2:
+        return _kept(maker)
     name = rng.choice(["window", "window", "window", "seat_heating", "seat_ventilation", "doors", "temperature", "fan"])
     device = DEVICES[name]
     left_out = rng.choice(SEATS)
@@ -170,6 +171,36 @@ def exception(maker: Maker) -> Wish:
     return Wish(_words(said), calls, maker.is_verbal(said))
 
 
+def _kept(maker: Maker) -> Wish:
+    """The place that stays is named and what shall be done elsewhere: "keep mine open and close the rest"; or that
+    place stays and another is named: 前排不动，把后面的窗户关上.
+    """
+    rng = maker.rng
+    device = DEVICES["window"]
+    left_out = rng.choice(SEATS)
+    excluded = text_of(maker.writer.phrase(f"zone.{left_out}.who"))
+    op = rng.choice(["open", "close", "close"])
+    if rng.random() < 0.5:
+        said = text_of(maker.writer.phrase(f"except.kept.{op}", {"e": excluded}))
+        calls = tuple(call(device.tool, **result_of(device, op, zone)) for zone in _REST[left_out])
+        return Wish(_words(said), calls, False)
+    name = rng.choice(["window", "window", "seat_heating", "seat_ventilation"])
+    device = DEVICES[name]
+    op = op if name == "window" else rng.choice(["on", "off"])
+    meant = rng.choice(_REST[left_out])
+    wish = maker.device_wish(name, op, meant)
+    while wish.zone != meant or not _names_zone(maker, wish):
+        wish = maker.device_wish(name, op, meant)
+    chunks = maker.writer.phrase("except.stays", {"e": excluded, "w": wish.chunks})
+    return Wish(chunks, wish.calls, False)
+
+
+def _names_zone(maker: Maker, wish: Wish) -> bool:
+    """Whether its words say which place: "open the window" does not."""
+    words = [*maker.writer.bank[f"zone.{wish.zone}.adj"], *maker.writer.bank.get(f"zone.{wish.zone}.loc", ())]
+    return any(word in text_of(wish.chunks) for word in words)
+
+
 def _climate_exception(maker: Maker, device: Device, left_out: str, excluded: str) -> Wish:
     value, said = maker.amount(device, "set")
     noun = maker.noun(device, "")
@@ -179,111 +210,6 @@ def _climate_exception(maker: Maker, device: Device, left_out: str, excluded: st
     chunks = maker.writer.phrase("except.climate", slots)
     calls = tuple(call(device.tool, **result_of(device, "set", zone, value)) for zone in rest)
     return Wish(chunks, calls, maker.is_verbal(text_of(chunks)))
-
-
-# --- contrast and correction ---------------------------------------------------------------------------------------
-def contrast(maker: Maker) -> Wish:
-    """ "Volume to fifteen not fifty", 不是打开车窗是打开天窗."""
-    rng = maker.rng
-    kind = rng.choice(["value", "thing", "zone", "act"])
-    pattern = maker.writer.pick({"value": "contrast.value", "act": "contrast"}.get(kind, "contrast.noun"))
-    if kind == "value":
-        device, value, first, second = _two_values(maker)
-        zone = rng.choice(device.zones) if device.zones and rng.random() < 0.3 else ""
-        n = maker.writer.write(pattern, {"a": first, "b": untagged(second)})
-        chunks = maker.writer.phrase("frame.set", {"x": maker.noun(device, zone), "n": n})
-        return Wish(
-            chunks, (call(device.tool, **result_of(device, "set", zone, value)),), maker.is_verbal(text_of(chunks))
-        )
-    if kind == "zone":
-        device = DEVICES[rng.choice(["window", "window", "seat_heating", "seat_ventilation"])]
-        op = rng.choice(["open", "close"] if device.name == "window" else ["on", "off"])
-        meant, other = rng.sample(SEATS, 2)
-        other_words = maker.writer.phrase(f"zone.{other}.who") if rng.random() < 0.5 else maker.noun(device, other)
-        x = maker.writer.write(pattern, {"a": maker.noun(device, meant), "b": other_words})
-        chunks = maker.writer.write(_ending_in_x(maker, op), {"x": x})
-        return Wish(chunks, (call(device.tool, **result_of(device, op, meant)),), maker.is_verbal(text_of(chunks)))
-    if kind == "thing":
-        op = rng.choice(["on", "off", "open", "close"])
-        names = rng.sample(SWITCHED if op in ("on", "off") else OPENED, 2)
-        device = DEVICES[names[0]]
-        a, b = maker.noun(device, ""), maker.noun(DEVICES[names[1]], "")
-        if not maker.english and rng.random() < 0.5:
-            frame = maker.writer.pick(f"frame.{op}")
-            chunks = maker.writer.phrase(
-                "contrast", {"a": maker.writer.write(frame, {"x": a}), "b": maker.writer.write(frame, {"x": b})}
-            )
-        else:
-            x = maker.writer.write(pattern, {"a": a, "b": b})
-            chunks = maker.writer.write(_ending_in_x(maker, op), {"x": x})
-        zone = "all" if device.name == "window" and op == "close" and not maker.english else ""
-        return Wish(chunks, (call(device.tool, **result_of(device, op, zone)),), maker.is_verbal(text_of(chunks)))
-    wish, other_wish = maker.verbal_wish(free_text=False), maker.verbal_wish(free_text=False)
-    chunks = maker.writer.write(pattern, {"a": wish.chunks, "b": untagged(other_wish.chunks)})
-    return replace(wish, chunks=chunks, verbal=False)
-
-
-def _ending_in_x(maker: Maker, op: str) -> str:
-    """Words for an operation behind whose object nothing follows."""
-    while True:
-        template = maker.writer.pick(f"frame.{op}")
-        if template.endswith("{x}"):
-            return template
-
-
-def _two_values(maker: Maker) -> tuple[Device, float, Chunks, Chunks]:
-    device = DEVICES[
-        maker.rng.choice(["temperature", "temperature", "volume", "volume", "fan", "brightness", "nav_volume"])
-    ]
-    value, first = maker.amount(device, "set")
-    other, second = maker.amount(device, "set")
-    while other == value or ("level" in text_of(first)) != ("level" in text_of(second)):
-        value, first = maker.amount(device, "set")
-        other, second = maker.amount(device, "set")
-    return device, value, first, second
-
-
-def correction(maker: Maker) -> Wish:
-    """ "To 20, no wait, 22": only the last counts."""
-    rng = maker.rng
-    kind = rng.choice(["value", "value", "zone", "thing", "act"])
-    said = text_of(maker.writer.phrase("correct"))
-    between = (
-        rng.choice([f" {said} ", f", {said}, ", f", {said} "])
-        if maker.english
-        else rng.choice([said, f"，{said}，", f"{said}，"])
-    )
-    if kind == "value":
-        device, value, first, second = _two_values(maker)
-        zone = rng.choice(device.zones) if device.zones and rng.random() < 0.3 else ""
-        frame = maker.writer.pick("frame.set")
-        while not frame.endswith("{n}"):
-            frame = maker.writer.pick("frame.set")
-        begin = maker.writer.write(frame, {"x": maker.noun(device, zone), "n": untagged(second)})
-        lead = rng.choice(["", "", "to "]) if maker.english else rng.choice(["", "", "调到"])
-        chunks = (*begin, (between, ""), (lead, ""), *first)
-        return Wish(
-            chunks, (call(device.tool, **result_of(device, "set", zone, value)),), maker.is_verbal(text_of(begin))
-        )
-    if kind == "zone":
-        device = DEVICES[rng.choice(["window", "window", "seat_heating", "seat_ventilation", "doors"])]
-        op = {"window": rng.choice(["open", "close"]), "doors": "lock"}.get(device.name, rng.choice(["on", "off"]))
-        other, meant = rng.sample(SEATS, 2)
-        form = maker.about_x("own.lock" if op == "lock" else f"frame.{op}")
-        begin = maker.writer.write(form, {"x": maker.noun(device, other)})
-        end = maker.writer.phrase(f"zone.{meant}.who") if rng.random() < 0.6 else maker.noun(device, meant)
-        chunks = (*begin, (between, ""), *end)
-        return Wish(chunks, (call(device.tool, **result_of(device, op, meant)),), maker.is_verbal(text_of(begin)))
-    if kind == "thing":
-        op = rng.choice(["on", "off", "open", "close"])
-        names = rng.sample(SWITCHED if op in ("on", "off") else OPENED, 2)
-        device = DEVICES[names[1]]
-        begin = maker.writer.phrase(f"frame.{op}", {"x": maker.noun(DEVICES[names[0]], "")})
-        zone = "all" if device.name == "window" and op == "close" and not maker.english else ""
-        chunks = (*begin, (between, ""), *maker.noun(device, ""))
-        return Wish(chunks, (call(device.tool, **result_of(device, op, zone)),), maker.is_verbal(text_of(begin)))
-    wrong, meant_wish = maker.any_wish(), maker.any_wish()
-    return replace(meant_wish, chunks=(*untagged(wrong.chunks), (between, ""), *meant_wish.chunks), verbal=wrong.verbal)
 
 
 # --- nothing now ---------------------------------------------------------------------------------------------------

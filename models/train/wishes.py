@@ -320,7 +320,7 @@ class Maker:
         """Free text: a title, an artist, both, a genre."""
         rng = self.rng
         kind = kind or rng.choice(["title", "artist", "genre", "both"])
-        title, artist = text_of(self.writer.phrase("title")), text_of(self.writer.phrase("artist"))
+        title, artist = self.title(), text_of(self.writer.phrase("artist" if rng.random() < 0.6 else "artist.made"))
         if self.english and rng.random() < 0.06:
             artist = rng.choice(bank_of("zh")["artist"])
         if kind == "both":
@@ -329,16 +329,23 @@ class Maker:
             query = {"title": title, "artist": artist, "genre": text_of(self.writer.phrase("genre"))}[kind]
         form = {"artist": "own.play.artist", "genre": "own.play.genre"}.get(kind, "own.play")
         template = self.writer.pick(form)
+        if kind == "title" and rng.random() < 0.12:  # words of a command, told apart by what stands around them
+            query = text_of(self.verbal_wish(free_text=False).chunks)
+            template = self.writer.pick("own.play.called")
         if (
             self.english
             and "{q} music" in template
             and query in ("lullabies", "nursery rhymes", "love songs", "oldies")
         ):
             template = template.replace(" music", "")
-        if kind == "title" and not self.english and rng.random() < 0.4:
+        if kind == "title" and not self.english and rng.random() < 0.4 and "《" not in template:
             template = template.replace("{q}", "《{q}》")
         chunks = self.writer.write(template, {"q": ((query, "0.query"),)})
         return self._plain(chunks, call("play_media", query=FROM_TEXT), op="play")
+
+    def title(self) -> str:
+        """A song's name: one that is known, or words that no list has."""
+        return text_of(self.writer.phrase("title" if self.rng.random() < 0.5 else "title.made"))
 
     def place(self) -> tuple[str, dict[str, Chunks | str]]:
         """Where to: the templates' suffix, and the place's words and article as slots."""
@@ -349,6 +356,8 @@ class Maker:
             an = self.rng.random() < 0.2
             name = "kind.an" if an else "kind"
             slots["a"] = ("an" if an else "a") if self.english else ""
+        if not kind and self.rng.random() < 0.5:
+            name = "place.made"
         said = text_of(self.writer.phrase(name))
         if self.english and not kind and self.rng.random() < 0.04:
             said = self.rng.choice(bank_of("zh")["place"])

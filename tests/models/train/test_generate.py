@@ -116,6 +116,38 @@ def test_a_little_is_half_a_step_however_it_is_said(lines: list[dict]) -> None: 
             assert abs(args["value"]) == 10, line
 
 
+def test_wishes_in_a_row_never_set_one_thing_twice() -> None:
+    """Except at another place: "close the driver's window, open the passenger's"."""
+    found = 0
+    for line in sentences(2, 400, ["several"]):
+        done = [(one["tool"], one["args"].get("zone"), one["args"].get("area")) for one in line["calls"]]
+        assert len(set(done)) == len(done), line
+        found += len({tool for tool, _, _ in done}) < len(done)
+    assert found > 10  # one thing at two places is among them
+
+
+def test_one_of_several_wishes_is_lacking() -> None:
+    for line in sentences(2, 300, ["several_lacking"]):
+        assert line["calls"], line
+        assert line["reason"] == "unsupported", line
+        assert line["what"], line
+
+
+def test_only_the_meant_of_two_opposites_is_done() -> None:
+    """ "Don't close it, open it", "next song, no, the one before"."""
+    opened = {"set_window": 100.0, "set_sunshade": 100.0, "set_sunroof": "open", "set_trunk": True}
+    found = 0
+    for line in sentences(2, 1500, ["contrast", "correction"]):
+        assert len(line["calls"]) == 1, line
+        one = line["calls"][0]
+        verb = re.search(r"\b(open|close|shut) (?:it|that)\W*$", line["text"].lower())
+        if verb and one["tool"] in opened:
+            done = next(value for name, value in one["args"].items() if name in ("value", "position", "open"))
+            assert (done == opened[one["tool"]]) == (verb[1] == "open"), line
+            found += 1
+    assert found > 10
+
+
 def test_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no kinds \['poem'\]"):
         next(sentences(1, 1, ["poem"]))
@@ -136,7 +168,7 @@ def test_bank_is_large() -> None:
 
 
 def test_no_sentence_that_judges_is_trained_on(lines: list[dict]) -> None:  # type: ignore[type-arg]
-    names = ("parser_dev.jsonl", "parser_blind.jsonl")
+    names = ("parser_dev.jsonl", "parser_dev_scope.jsonl", "parser_blind.jsonl")
     judging = [text for name in names for text in sentences_of(ROOT / "tests" / "data" / name)]
     assert len(judging) > 700
     assert {fingerprint(text) for text in judging} <= held_out()
