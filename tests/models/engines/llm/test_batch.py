@@ -11,9 +11,10 @@ import pytest
 from benchmarks.llm.batching import QUESTIONS
 from models.engines.llm.batch import TextBatch
 from models.engines.llm.causal_lm import CausalLM
-from models.engines.llm.session import Continuation, LmSession, ParkedText
+from models.engines.llm.session import LmSession, ParkedText
 from models.engines.placement import CpuPlacement
 from models.errors import InputError
+from tests.support.batches import together
 
 SERVED = "qwen2.5-coder-0.5b-instruct"
 EXACT = "smollm2-135m-instruct-f32"
@@ -30,22 +31,6 @@ def alone(lm: CausalLM, ids: Sequence[int], count: int) -> list[int]:
     session.set_tokens(ids)
     out = list(session.generate(max_new_tokens=count))
     session.close()
-    return out
-
-
-def together(batch: TextBatch, sessions: Sequence[LmSession], count: int) -> list[list[int]]:
-    """Greedy tokens of texts whose prompts are computed."""
-    going = [Continuation(session, count, None) for session in sessions]
-    out: list[list[int]] = [[] for _ in sessions]
-    while any(not each.over for each in going):
-        waiting = [each for each in going if not each.over and each.session.missing]
-        if waiting:
-            batch.step([each.session for each in waiting])
-        chosen = [index for index, each in enumerate(going) if not each.over]
-        for index in chosen:
-            token = batch.head.best(going[index].session.last_hidden)
-            if going[index].take(token):
-                out[index].append(token)
     return out
 
 
