@@ -18,8 +18,14 @@ class LineError(ValueError):
     """A line that the generator must not write."""
 
 
+class NumberMisread(LineError):
+    """A number that runs into the words beside it, as 50 does in "亮度50点一首" (50.1)."""
+
+
 def check(line: dict[str, Any]) -> None:
-    """LineError where a call is invalid, a span is not the words it stands for, or a number is not the value."""
+    """LineError where a call is invalid, a span is not the words it stands for, or a number is not the value
+    (NumberMisread).
+    """
     text = line["text"]
     if not line["calls"] and line["reason"] not in _REASONS:
         raise LineError(f"nothing to do and no reason: {line}")
@@ -58,4 +64,4 @@ def _check_value(text: str, one: dict[str, Any], line: dict[str, Any]) -> None:
     as_level = {float(round(said * 100 / count)) for count in LEVEL_COUNTS}
     exact = tokens[number.start].start == low and tokens[number.end - 1].end == high
     if not exact or wanted not in {said, *as_level}:
-        raise LineError(f"{text[low:high]!r} is read as {said}, not {wanted}: {line}")
+        raise NumberMisread(f"{text[low:high]!r} is read as {said}, not {wanted}: {line}")

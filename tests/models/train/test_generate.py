@@ -6,12 +6,13 @@ import json
 import random
 import re
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from models.train import generate
 from models.train.bank import bank_of, sizes
-from models.train.check import LineError, check
+from models.train.check import LineError, NumberMisread, check
 from models.train.devices import DEVICES
 from models.train.generate import main, sentences
 from models.train.grammar import TemplateError, Writer, joined, parsed, text_of
@@ -179,3 +180,21 @@ def test_held_out_sentences_are_left_away(monkeypatch: pytest.MonkeyPatch) -> No
     usual = [line["text"] for line in sentences(6, 40, ["title"])]
     monkeypatch.setattr(generate, "held_out", lambda: frozenset(fingerprint(text) for text in usual[:20]))
     assert not {line["text"] for line in sentences(6, 40, ["title"])} & set(usual[:20])
+
+
+def test_wishes_that_run_into_each_other_are_left_out_and_a_faulty_template_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = generate.sentence
+    refused = iter([True, False, True, True])
+
+    def now_and_then(maker: Maker, kind: str) -> dict[str, Any]:
+        if next(refused, False):
+            raise NumberMisread("'50' is read as 50.1")
+        return made(maker, kind)
+
+    monkeypatch.setattr(generate, "sentence", now_and_then)
+    assert len(list(sentences(1, 3, ["several"]))) == 3
+    refused = iter([True])
+    with pytest.raises(NumberMisread):
+        next(sentences(1, 1, ["plain"]))
