@@ -4,7 +4,7 @@ done.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -13,10 +13,12 @@ from pipeline.dialogue.plan import Plan, task_of_calls
 from pipeline.frames import Language, ToolCall
 from pipeline.nlu.evidence import evidence_of
 from pipeline.nlu.intents.questions import place_key
-from pipeline.nlu.interpreter import Parse
+from pipeline.nlu.interpreter import Interpreter, Parse
 from pipeline.nlu.lexicon import Lexicon, build_lexicon
 from pipeline.nlu.parser.decision import Decision, Judge, Thresholds
+from pipeline.nlu.parser.parts import parts_of
 from pipeline.nlu.parser.reader import ParserReader, Program, ProgramCall
+from pipeline.nlu.parser.several import Part, may_be_several, of_parts
 from pipeline.vehicle.places import Place, Places
 
 REFUSED: Final = {
@@ -39,6 +41,8 @@ class Understanding:
     reader: ParserReader
     place_of: Callable[[str, Language], str]
     """Words that name a place -> the argument of a call: a known place or kind, else the words themselves."""
+    rules: Interpreter
+    """Reads the parts of a sentence."""
     judge: Judge = field(default_factory=Judge)
 
     @classmethod
@@ -65,14 +69,30 @@ class Understanding:
 
         spelt = build_lexicon(places, by_sound=False)
         judge = Judge(thresholds or Thresholds(), same_place)
-        return cls(ParserReader(engine, spelt), place_of, judge)
+        return cls(ParserReader(engine, spelt), place_of, Interpreter(lexicon), judge)
 
     def decide(self, text: str, language: Language, parse: Parse, last_call: ToolCall | None) -> Decision:
         """What the turn does. A text that the model does not read is left to the rules."""
         program = self.read(text, language, last_call)
         if program is None:
             return Decision("rules")
-        return self.judge.decide(program, parse, last_call)
+        decision = self.judge.decide(program, parse, last_call)
+        if may_be_several(program, parse, decision):
+            kept = [read.words for read in program.calls if read.words is not None]
+            parts = parts_of(parse.whole, self.rules.lexicon, kept)
+            if len(parts) > 1:
+                return of_parts(decision, parse, program, self._of_each(parts, language, last_call))
+        return decision
+
+    def _of_each(self, parts: Sequence[str], language: Language, last_call: ToolCall | None) -> list[Part]:
+        """What would be done if the parts were sentences of their own."""
+        done: list[Part] = []
+        for text in parts:
+            parse, program = self.rules.parse(text, language, last_call), self.read(text, language, last_call)
+            decision = Decision("rules") if program is None else self.judge.decide(program, parse, last_call)
+            done.append(Part.of(decision, parse))
+            last_call = None
+        return done
 
     def read(self, text: str, language: Language, last_call: ToolCall | None) -> Program | None:
         """The model's program, its places as calls name them; None for a text that it does not read."""
@@ -95,8 +115,9 @@ def plan_of_decision(decision: Decision, text: str, language: Language, *, expla
     if decision.kind == "ask":
         return Plan(text, language, (_refusal("unclear", text),), decided_by="model", confidence=sure)
     if decision.kind == "program":
-        calls = decision.calls
-        return Plan(text, language, calls, decided_by="model", confidence=sure, task=task_of_calls(calls))
+        task = task_of_calls(decision.calls)
+        calls = (*decision.calls, *([_refusal("unsupported", decision.what)] if decision.reason else []))
+        return Plan(text, language, calls, decided_by="model", confidence=sure, task=task)
     if decision.kind != "nothing":
         return None
     refused = REFUSED.get(decision.reason)

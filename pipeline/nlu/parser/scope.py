@@ -29,6 +29,7 @@ _PERHAPS = (
     r"|tomorrow|tonight|o'clock|half past|quarter (?:past|to)|(?:in|for) (?:an?|\w+) (?:seconds?|minutes?|hours?))\b"
     r"|\b(?:er|uh|um|actually)\b,? \w+|[,.] no\b|\bno,"
     "|不对|不是|等等|改成|改为|换成|应该是|别是|不要了|甭|罢了|没事了"
+    "|(?:的|这边|那边|那个|那扇|这扇)(?:先)?(?:别|不用|不要|不动|留着)"
     "|如果|要是|假如|的时候|等到|一会|分钟|小时|点钟|以后|之后|就[^，。]{0,4}(?:锁|开|关)|超过|高于|低于|再说"
 )
 """Words of the same kinds that are as often said without turning anything round ("make it warmer", "if you can")."""
