@@ -26,6 +26,8 @@ class TurnRecord:
     """What found the answer: rule, manual or model (as `pipeline.dialogue.plan.Plan`); None while open."""
     confidence: float | None = None
     """Of the parser's model, calibrated, in [0, 1]; None where it was not asked."""
+    asked: str | None = None
+    """What the reply asks for, so that a call can be made: value, zone, place, or confirm; None for no question."""
     task: Task | None = None
     """What the turn is for; None until its words are understood."""
     ms: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(MILLISECONDS))
@@ -43,6 +45,7 @@ class TurnRecord:
         parts += [f"decided by {self.decided_by}"] if self.decided_by else []
         parts += [f"confidence {self.confidence:.2f}"] if self.confidence is not None else []
         statuses = [result.status for result in self.tool_results]
+        parts += [f"asked for {self.asked}"] if self.asked else []
         parts += [f"calls {' '.join(statuses)}"] if statuses else []
         parts += [f"{name} {value:.0f} ms" for name, value in self.ms.items() if value is not None]
         parts += ["interrupted"] if self.interrupted else []
@@ -71,6 +74,7 @@ class TurnRecord:
             "task": self.task,
             "decided_by": self.decided_by,
             "confidence": None if self.confidence is None else round(self.confidence, 4),
+            "asked": self.asked,
             "reply": self.reply,
             "ms": {name: None if value is None else round(value, 1) for name, value in self.ms.items()},
             "interrupted": self.interrupted,

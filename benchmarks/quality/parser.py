@@ -13,7 +13,8 @@ must change nothing. A set whose file is missing is skipped, with the reason.
 
 right: exactly the calls that were meant, place by place, and nothing where nothing was meant. wrong: a call that would
 change something and was not meant (another thing, value or place, or anything at all where nothing was meant). missed:
-neither. reason: where nothing was meant, the share with the right reason.
+neither; also a value out of range, which the car refuses. reason: where nothing was meant, the share with the right
+reason.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from pipeline.nlu.lexicon import Lexicon, build_lexicon
 from pipeline.nlu.parser.labels import ACT
 from pipeline.nlu.parser.reader import ParserReader
 from pipeline.vehicle.places import Places, load_places
+from pipeline.vehicle.schemas import fault_of
 
 OWN = ROOT / "tests" / "data"
 SHARED = ROOT.parent / "shared" / "data"
@@ -231,7 +233,7 @@ class Judge:
     def outcome(self, case: Case, reading: Reading) -> str:
         """right, wrong or missed."""
         calls = [self._settled(call, case.language) for call in reading.calls if call != REFUSED_BY_THE_CAR]
-        acting = [call for call in calls if call.name not in READS]
+        acting = [call for call in calls if call.name not in READS and fault_of(call.name, call.arguments) is None]
         if case.calls is None:
             places = [self._settled_wish(wish, case.language) for wish in case.wishes]
             return _against_wishes(places, calls, acting)

@@ -31,16 +31,28 @@ from pipeline.dialogue.chat_guard import TalkFilter
 from pipeline.dialogue.echo import is_question
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler, fill
 from pipeline.dialogue.manual import Found, Manual, load_manual
-from pipeline.dialogue.plan import DecidedBy, Plan, as_result, asked_about, plan_of_choice, task_of
+from pipeline.dialogue.plan import (
+    DecidedBy,
+    Plan,
+    as_result,
+    asked_about,
+    plan_of_answer,
+    plan_of_choice,
+    plan_of_question,
+    task_of,
+)
 from pipeline.dialogue.summary import Summary
 from pipeline.dialogue.tool_choice import Chooser
 from pipeline.dialogue.understanding import Understanding, plan_of_decision, with_decision
 from pipeline.frames import Language, ToolCall, ToolResult
 from pipeline.nlg.actions import say
+from pipeline.nlg.questions import can_be_confirmed
+from pipeline.nlu.asking import Question, answer_of, lacking
 from pipeline.nlu.intents.rules import kept_in_mind
 from pipeline.nlu.interpreter import Clause, Interpreter, Parse
 from pipeline.nlu.lexicon import build_lexicon
 from pipeline.nlu.parser.decision import Decision
+from pipeline.nlu.phonetics import tokens_of
 from pipeline.vehicle.places import Places, load_places
 from pipeline.vehicle.schemas import TOOL_NAMES
 from pipeline.vehicle.signals import EmbeddedTree, SignalAccess, SignalBackend, SignalError
@@ -53,6 +65,8 @@ REPEAT_BELOW_LOGPROB = -0.55
 """Mean log-probability (nats per token) below which a number or free text is not acted on. Chosen on 90 commands by
 five synthetic voices, clean and in road noise at 10 dB: it costs one of 180 (benchmarks/quality/commands_spoken.py).
 """
+SHORT = 4
+"""So few words after a question are taken for an answer to it that does not fit, not for talk."""
 PREPARE_CHUNK = 32
 """Tokens per step of `prepare`: about 50 ms on one core, the longest a new turn may wait for it."""
 _SYSTEM: dict[Language, str] = {
@@ -220,6 +234,28 @@ class DialogueManager:
         chosen = self._chosen(text, language, turn_id)
         if chosen is not None and not doubtful:
             return plan_of_choice(chosen, text, language, self.toolbox.show)
+        waiting = self.memory.asked(turn_id, self.clock())
+        answer = None if waiting is None else answer_of(text, language, waiting, self.interpreter)
+        if answer is not None and not (doubtful and answer.calls):
+            return plan_of_answer(answer, text, language)
+        plan = self._planned(text, language, chosen is not None, avg_logprob, cancelled, scheduler)
+        talk = plan.chat and plan.decided_by != "manual" and not is_question(text, language)
+        unfit = plan.not_understood or (talk and len(tokens_of(text)) <= SHORT)
+        if waiting is None or waiting.again or not unfit:
+            return plan
+        return plan_of_question(replace(waiting, again=True), text, language)
+
+    def _planned(
+        self,
+        text: str,
+        language: Language,
+        chosen: bool,
+        avg_logprob: float | None,
+        cancelled: Callable[[], bool],
+        scheduler: LlmScheduler,
+    ) -> Plan:
+        """The plan of a text that answers no question. chosen: it chooses a place, but was heard with doubt."""
+        doubtful = avg_logprob is not None and avg_logprob < self.repeat_below
         parse = self.interpreter.parse(text, language, self._last_call())
         found = self.manual.find(text)
         explained = _explained(found, parse)
@@ -229,7 +265,10 @@ class DialogueManager:
             return looked_up
         misheard = (self._misheard(parse, avg_logprob) or (doubtful and decision.rests_on_detail)) and not explained
         half_heard = parse.half_heard and found is None and decision.kind == "rules"
-        if chosen is not None or misheard or half_heard:
+        question = None if explained or misheard or chosen else self._question(decision, parse, language)
+        if question is not None:
+            return plan_of_question(question, text, language, decision.confidence)
+        if chosen or misheard or half_heard:
             return Plan(text, language, (ToolCall("refuse", {"reason": "not_understood", "what": text.strip()[:80]}),))
         decided = None if explained else plan_of_decision(decision, text, language, explained=found is not None)
         if decided is not None:
@@ -239,6 +278,14 @@ class DialogueManager:
             return Plan(text, language, chat=True, decided_by=decided_by, confidence=decision.confidence)
         plan = self._commands(text, language, parse.clauses, cancelled, scheduler)
         return with_decision(plan, decision)
+
+    def _question(self, decision: Decision, parse: Parse, language: Language) -> Question | None:
+        """What must be asked before anything is done; None where nothing must."""
+        if decision.kind == "nothing":
+            return None
+        if decision.kind == "ask" and can_be_confirmed(decision.offered, language):
+            return Question("confirm", decision.offered)
+        return lacking(parse)
 
     def _decision(self, text: str, language: Language, parse: Parse) -> Decision:
         """What the parser's model says to it; without a model the rules decide."""
@@ -354,6 +401,8 @@ class DialogueManager:
         offer = plan.offer or asked_about(results)
         if offer is not None:
             self.memory.keep(replace(offer, turn_id=turn_id))
+        if plan.asks is not None:
+            self.memory.ask(turn_id, plan.asks, self.clock())
         acted = [result.call for result in results if result.status == "done" and kept_in_mind(result.call)]
         exchange.last_call = acted[-1] if acted else exchange.last_call
         return [*map(as_result, plan.read), *results, *map(as_result, done)]
@@ -459,7 +508,7 @@ class DialogueManager:
         parse = self.interpreter.parse(text, language, self._last_call())
         if not parse.complete or self._misheard(parse, avg_logprob):
             return False
-        if self._decision(text, language, parse).kind not in ("rules", "agreed"):
+        if self._decision(text, language, parse).kind not in ("rules", "agreed") or lacking(parse) is not None:
             return False
         return not _explained(self.manual.find(text), parse)
 

@@ -11,6 +11,8 @@ from pipeline.agent.reply import which_one
 from pipeline.agent.selection import Selection
 from pipeline.agent.tools import AgentCall, ToolOutcome
 from pipeline.frames import Language, Status, Task, ToolCall, ToolResult
+from pipeline.nlg.questions import ask
+from pipeline.nlu.asking import Answer, Question
 from pipeline.nlu.interpreter import Clause
 from pipeline.vehicle.places import Place
 
@@ -42,7 +44,8 @@ class Plan:
     of the parser's model, calibrated; None where it was not asked. `cut`: the model's choice was cancelled, so
     nothing is to be done. Times in ms; `llm_ttft_ms` is 0 when no model step was needed.
     `said`: the reply of what was looked up already; `read`: what tools said. `acts`: an integrator's tools to be called
-    once the turn is over. `offer`: what the next turns may refer to.
+    once the turn is over. `offer`: what the next turns may refer to. `asks`: what the next turn's answer completes;
+    `said` then is the question.
     """
 
     text: str
@@ -59,11 +62,18 @@ class Plan:
     acts: tuple[AgentCall, ...] = ()
     offer: Offer | None = None
     confidence: float | None = None
+    asks: Question | None = None
 
     @property
     def empty(self) -> bool:
         """True when nothing was said."""
         return not (self.calls or self.chat or self.said or self.acts)
+
+    @property
+    def not_understood(self) -> bool:
+        """True where nothing comes of the words but that they were not understood."""
+        reasons = [call.arguments["reason"] for call in self.calls if call.name == "refuse"]
+        return bool(reasons) and len(reasons) == len(self.calls) and set(reasons) <= {"not_understood", "unclear"}
 
 
 def plan_of_choice(chosen: Selection, text: str, language: Language, key_of: Callable[[Place], str]) -> Plan:
@@ -78,6 +88,20 @@ def plan_of_choice(chosen: Selection, text: str, language: Language, key_of: Cal
     if chosen.verb == "distance":
         call = ToolCall("ask_distance", {"place": key})
     return Plan(text, language, (call,), task="navigation")
+
+
+def plan_of_question(question: Question, text: str, language: Language, confidence: float | None = None) -> Plan:
+    """Nothing is done; the person is asked."""
+    decided_by: DecidedBy = "model" if question.slot == "confirm" else "rule"
+    said, task = ask(question, language), task_of_calls(question.calls)
+    return Plan(text, language, decided_by=decided_by, said=said, confidence=confidence, asks=question, task=task)
+
+
+def plan_of_answer(answer: Answer, text: str, language: Language) -> Plan:
+    """The call that waited, or that it is left alone."""
+    if not answer.calls:
+        return Plan(text, language, (ToolCall("refuse", {"reason": "declined", "what": text.strip()[:80]}),))
+    return Plan(text, language, answer.calls, task=task_of_calls(answer.calls))
 
 
 def asked_about(results: Sequence[ToolResult]) -> Offer | None:

@@ -160,7 +160,7 @@ class UnderstandStage:
     def _final(self, transcript: Transcript) -> Iterator[TextDelta]:
         record = self._turn_log.open(transcript.turn_id, transcript.generation)
         record.language, record.transcript, record.reply = transcript.language, transcript.text, ""
-        record.decided_by = record.task = record.confidence = None
+        record.decided_by = record.task = record.confidence = record.asked = None
         record.ms["asr"] = transcript.asr_ms
         record.ms["tts_first"] = None
         with self._scheduler.block(self._stale(transcript)):
@@ -198,6 +198,7 @@ class UnderstandStage:
         with self._tracer.span("car", speculation.turn_id, names):
             results = self._dialogue.execute(speculation.plan, speculation.turn_id)
         record.tool_results = tuple(results)
+        record.asked = self._dialogue.memory.asks(speculation.turn_id)
         record.ms["llm"] = speculation.plan.llm_ms
         plan = speculation.plan
         yield self._dialogue.reply(plan, results, plan.language, turn_id=speculation.turn_id)

@@ -11,7 +11,7 @@ from typing import Final
 from models.engines.parser import ParserEngine
 from pipeline.dialogue.plan import Plan, task_of_calls
 from pipeline.frames import Language, ToolCall
-from pipeline.nlu.evidence import evidence_of
+from pipeline.nlu.evidence import Evidence, evidence_of
 from pipeline.nlu.intents.questions import place_key
 from pipeline.nlu.interpreter import Interpreter, Parse
 from pipeline.nlu.lexicon import Lexicon, build_lexicon
@@ -79,6 +79,7 @@ class Understanding:
         decision = self.judge.decide(program, parse, last_call)
         if may_be_several(program, parse, decision):
             kept = [read.words for read in program.calls if read.words is not None]
+            kept += _named_whole(program.what, parse.whole)
             parts = parts_of(parse.whole, self.rules.lexicon, kept)
             if len(parts) > 1:
                 return of_parts(decision, parse, program, self._of_each(parts, language, last_call))
@@ -107,6 +108,14 @@ class Understanding:
             return read
         arguments = {**read.call.arguments, "place": self.place_of(place, language)}
         return replace(read, call=ToolCall(read.call.name, arguments))
+
+
+def _named_whole(what: str, whole: Evidence) -> list[tuple[int, int]]:
+    """The characters that name what the car lacks ("the call volume"), unless another wish begins among them."""
+    begin = whole.text.find(what) if what else -1
+    end = begin + len(what)
+    verbs = [whole.tokens[match.start].start for match in whole.of("verb")]
+    return [(begin, end)] if begin >= 0 and not any(begin < verb < end for verb in verbs) else []
 
 
 def plan_of_decision(decision: Decision, text: str, language: Language, *, explained: bool) -> Plan | None:

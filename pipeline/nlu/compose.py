@@ -82,6 +82,8 @@ def compose(
         added.add("forbid.manoeuvre")
     if "device.temperature" in names and _OWN_SEAT.search(text) and not numbers:
         added.add("device.seat_heating")
+    if re.search(r"\bventilat", text) and "device.seat" in names:
+        added.add("device.seat_ventilation")
     if re.search("通风", text) and names & _SEAT_ZONES and _named(names, "verb"):
         added.add("device.seat_ventilation")
     if by_sound and not names & {"verb.up", "verb.down"} and (_named(names, "device") or _named(names, "zone")):

@@ -44,8 +44,8 @@ _TAIL = re.compile(
     r"\s*(?:please|thanks|thank you|for me|now|right now|吧|啊|呢|谢谢|好吗|可以吗|去)\W*$", re.IGNORECASE
 )
 _MEDIA_HEAD = re.compile(
-    r"^(?:some|a bit of|a little|a|the|me|us|any|something by|songs? by|music by|something from|songs from|song|track"
-    r"|album|to|artist|一首|首|一点|点|一些|些|几首|个|一下)\s*(?=\S)",
+    r"^(?:(?:some|a bit of|a little|a|the|me|us|any|something by|songs? by|music by|something from|songs from|song"
+    r"|track|album|to|artist)\s+|(?:一首|首|一点|点|一些|些|几首|个|一下|一段|段)\s*)(?=\S)",
     re.IGNORECASE,
 )
 _MEDIA_TAIL = re.compile(

@@ -16,16 +16,26 @@ from typing import Literal
 from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
 from pipeline.nlu.interpreter import Parse
-from pipeline.nlu.parser.guards import READS, guard_fault, known_by_sound, leaves_out, read_past
+from pipeline.nlu.parser.guards import (
+    READS,
+    correction_kept,
+    guard_fault,
+    known_by_sound,
+    lacks_only,
+    leaves_out,
+    read_past,
+)
 from pipeline.nlu.parser.labels import ACT
 from pipeline.nlu.parser.reader import Program
-from pipeline.nlu.parser.scope import may_turn, turned, turns
+from pipeline.nlu.parser.scope import may_turn, only_corrected, turned, turns
 from pipeline.vehicle.schemas import fault_of
 
 Kind = Literal["rules", "agreed", "program", "nothing", "ask"]
 REFUSING = ("forbidden", "unsupported", "delayed", "condition")
 """Reasons that are said also where the rules found nothing: the talk of a language model must not answer them."""
 _NO_SENSE = ("unsupported", "not_understood", "none_talk")
+_NEVER = ("forbidden", "schema", "number", "empty", "correction")
+"""Faults of a program that no yes mends."""
 _NO_QUESTION = ("how_to", "hypothetical", "condition")
 """What rules may take for a question about the car's state."""
 
@@ -54,7 +64,7 @@ class Thresholds:
 class Decision:
     """kind: `rules` go on as the rules read it; `agreed` the same, and the model reads it too; `program` these calls;
     `nothing` is done, for `reason` (see labels.REASONS) about `what`; `ask` the person to say it again. `agreed` with a
-    reason: the calls are not all that was wished, `what` is missing.
+    reason: the calls are not all that was wished, `what` is missing. offered: of `ask`, what a yes may do.
     """
 
     kind: Kind
@@ -63,6 +73,7 @@ class Decision:
     reason: str = ""
     what: str = ""
     fault: str = ""
+    offered: tuple[ToolCall, ...] = ()
 
     @property
     def rests_on_detail(self) -> bool:
@@ -102,12 +113,21 @@ class Judge:
             return decision
         if decision.kind == "rules":
             if may_turn(parse.whole.text):
-                return Decision("ask", sure, fault="scope")
+                return Decision("ask", sure, fault="scope", offered=self._offered(program, parse))
             if leaves_out(ruled.calls, parse.whole):
-                return Decision("ask", sure, fault="left out")
+                return Decision("ask", sure, fault="left out", offered=self._offered(program, parse))
         if decision.kind == "agreed" and turned(parse.whole.text):
-            return Decision("ask", sure, fault="scope")
+            kept = only_corrected(parse.whole.text) and correction_kept(ruled.calls, parse.whole)
+            return decision if kept else Decision("ask", sure, fault="scope")
         return decision
+
+    def _offered(self, program: Program, parse: Parse) -> tuple[ToolCall, ...]:
+        """What the person may be asked about: a program that no guard forbids and that the rules do not read, too."""
+        if program.reason != ACT or leaves_out([read.call for read in program.calls], parse.whole):
+            return ()
+        if guard_fault(program, parse.whole, None) in _NEVER or self._agree(program, parse):
+            return ()
+        return tuple(read.call for read in program.calls)
 
     def _decide(self, program: Program, parse: Parse, ruled: _Ruled, last_call: ToolCall | None) -> Decision:
         if program.reason != ACT:
@@ -118,7 +138,8 @@ class Judge:
 
     def _no_command(self, program: Program, parse: Parse, ruled: _Ruled) -> Decision:
         sure, least = program.reason_confidence, self.thresholds
-        if program.reason == "unsupported" and program.calls and self._agree(program, parse):
+        named = program.calls and not lacks_only(program.what, parse.whole)
+        if program.reason == "unsupported" and named and self._agree(program, parse):
             return Decision("agreed", sure, reason=program.reason, what=program.what)
         misread = program.reason in _NO_SENSE and known_by_sound(parse.whole) and sure < least.sound
         if (
@@ -137,12 +158,14 @@ class Judge:
         elif read_past(program, whole):
             needed = max(needed, self.thresholds.read_past)
         fault = guard_fault(program, whole, last_call, by_feeling=bool(ruled.calls))
+        if not fault and correction_kept(read, whole) is False:
+            fault = "correction"
         if sure >= needed and not fault and not _amount_of_rules(read, ruled.calls, whole):
             return Decision("program", sure, tuple(read))
         if _rules_know(read, ruled, whole, fault):
             return Decision("rules", sure, fault=fault)
         if ruled.writes and sure >= self.thresholds.doubt and read:
-            return Decision("ask", sure, fault=fault)
+            return Decision("ask", sure, fault=fault, offered=() if fault in _NEVER else tuple(read))
         return Decision("rules", sure, fault=fault)
 
     def _agree(self, program: Program, parse: Parse) -> bool:

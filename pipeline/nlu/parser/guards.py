@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
 from pipeline.nlu.parser.reader import Program, ProgramCall
+from pipeline.nlu.parser.scope import corrected_at
+from pipeline.nlu.slots import seat_zone
 
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "set_temperature": ("device.temperature", "device.ac", "unit.celsius", "verb.warmer", "verb.cooler", "feel"),
@@ -53,6 +56,7 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "cancel_navigation": ("device.nav_voice",),
 }
 """Devices that may be named beside a tool's own without another wish ("the driver's seat window")."""
+_COUNTED: Final = 11
 READS: Final = frozenset(("ask_vehicle", "ask_distance"))
 
 
@@ -114,6 +118,56 @@ def leaves_out(calls: Sequence[ToolCall], whole: Evidence) -> bool:
     served = {tag for call in calls for tag in (*NAMES.get(call.name, ()), *_ALSO.get(call.name, ()))}
     named = {f"device.{name}" for name in whole.names("device")} & _DEVICES
     return not named <= served
+
+
+def correction_kept(calls: Sequence[ToolCall], whole: Evidence) -> bool | None:
+    """Whether the thing, place and number behind a correction ("no wait", 不对) are those of the calls, and no others;
+    None where nothing stands there that could tell.
+    """
+    begin = corrected_at(whole.text)
+    if begin is None:
+        return None
+    after = [match for match in whole.matches if whole.tokens[match.start].start >= begin]
+    numbers = [number for number in whole.numbers if whole.tokens[number.start].start >= begin]
+    things = {tag for match in after for tag in match.tags if tag.startswith("device.")} & _DEVICES
+    turned = [_OPENS[tag] for match in after for tag in match.tags if tag in _OPENS]
+    if not (things or numbers or turned or any(match.has("zone") for match in after)):
+        return None
+    if len(set(turned)) == 1 and any(_opens(call) is not None and _opens(call) != turned[0] for call in calls):
+        return False
+    if things and any(not things & {*NAMES.get(call.name, ()), *_ALSO.get(call.name, ())} for call in calls):
+        return False
+    part = replace(whole, matches=tuple(after), numbers=tuple(numbers), tags=frozenset())
+    zones = [str(call.arguments["zone"]) for call in calls if "zone" in call.arguments]
+    if part.of("zone") and zones and zones != [seat_zone(part, "")]:
+        return False
+    values = [abs(call.arguments["value"]) for call in calls if "value" in call.arguments]
+    said = [abs(number.value) for number in numbers]
+    if not (said and values):
+        return True
+    return any(abs(value - one) < 0.01 or one < _COUNTED for value in values for one in said)  # levels are counted
+
+
+_OPENS: Final = {"verb.open": True, "verb.on": True, "verb.close": False, "verb.off": False}
+
+
+def _opens(call: ToolCall) -> bool | None:
+    """Whether the call opens or switches something on; None for one that does neither."""
+    arguments = call.arguments
+    if call.name == "set_sunroof":
+        return bool(arguments["position"] != "closed")
+    if "on" in arguments or "open" in arguments:
+        return bool(arguments.get("on", arguments.get("open")))
+    if arguments.get("action") == "set" and call.name in ("set_window", "set_sunshade"):
+        return bool(arguments["value"])
+    return None
+
+
+def lacks_only(what: str, whole: Evidence) -> bool:
+    """Whether every thing that the sentence names is part of what the car lacks: "the call volume"."""
+    begin = whole.text.find(what) if what else -1
+    spans = [(whole.tokens[match.start].start, whole.tokens[match.end - 1].end) for match in whole.of("device")]
+    return begin >= 0 and bool(spans) and all(begin <= low and high <= begin + len(what) for low, high in spans)
 
 
 def known_by_sound(whole: Evidence) -> bool:

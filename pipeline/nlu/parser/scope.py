@@ -13,7 +13,10 @@ _EXCEPTION = (
     r"|\b(?:all|every\w*|any|both)\b[^.]*\bbut (?:the|my|mine|for|not|his|hers|one|this)\b"
     r"|除了?[^，。]{1,10}(?:以外|之外|外|，|都|其)|以外|之外|别的|其他|其它|其余|不包括|剩下"
 )
-_CORRECTED = r"\bI mean(?:t)?\b|\bno,? sorry\b|\b(?:no|oh),? wait\b|\bscratch that\b|说错|不对，|口误|哦不|噢不|，不，"
+_CORRECTED = (
+    r"\bI mean(?:t)?\b|\bno,? (?:sorry|actually)\b|\b(?:uh|er|oh),? no\b|\b(?:no|oh),? wait\b|\bscratch that\b"
+    r"|\bmake that\b|\bor rather\b|错了|不对[，,呀啊]?|口误|哦不|噢不|啊不|呃不|嗯不|，不，|更正"
+)
 _TAKEN_BACK = (
     r"\b(?:never ?mind|forget (?:it|that)|nah|changed my mind|don't bother)\b"
     "|还是别|还是不|还是甭|算了|不用了|当我没说"
@@ -34,6 +37,8 @@ _PERHAPS = (
 )
 """Words of the same kinds that are as often said without turning anything round ("make it warmer", "if you can")."""
 _SURELY = re.compile("|".join((_EXCEPTION, _CORRECTED, _TAKEN_BACK, _ONLY_THEN)), re.IGNORECASE)
+_BUT_CORRECTED = re.compile("|".join((_EXCEPTION, _TAKEN_BACK, _ONLY_THEN)), re.IGNORECASE)
+_CORRECTION = re.compile(_CORRECTED, re.IGNORECASE)
 _PERHAPS_TOO = re.compile(_PERHAPS, re.IGNORECASE)
 _NO = re.compile(r"\bno\b", re.IGNORECASE)
 
@@ -53,3 +58,13 @@ def turned(text: str) -> bool:
     calls that the rules read too are those of a sentence without it.
     """
     return _SURELY.search(text) is not None
+
+
+def corrected_at(text: str) -> int | None:
+    """Where what counts begins behind "no wait", 不对; None for a sentence without such a word."""
+    return max((found.end() for found in _CORRECTION.finditer(text)), default=None)
+
+
+def only_corrected(text: str) -> bool:
+    """Whether a correction is all that turns the sentence."""
+    return corrected_at(text) is not None and _BUT_CORRECTED.search(text) is None
