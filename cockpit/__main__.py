@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 
 from cockpit import stop_signals
+from cockpit.service import notify
 
 
 def main() -> None:
     """Run the command line and exit; a signal ends it in every phase, the imports below included."""
     try:
         stop_signals.install()
+        notify.process().starting("loading the program")
         try:
             from cockpit.cli import main as run
 

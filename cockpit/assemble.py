@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OptionsT = TypeVar("OptionsT")
-Announce = Callable[[str, float], None]
-"""Called with (what was loaded, milliseconds) as each part becomes ready."""
+Announce = Callable[[str, float | None], None]
+"""Called with (what, None) as a part begins to load, and with (what, milliseconds) as it is ready."""
 
 VAD = "silero-vad"
 PHONEMES = "espeak-ng"
 
 
-def _quiet(_what: str, _milliseconds: float) -> None:
+def _quiet(_what: str, _milliseconds: float | None) -> None:
     return None
 
 
@@ -196,7 +196,7 @@ class _Loading:
         generations, turn_ids = Generations(), TurnIds()
         engines, tts = self.engines()
         dialogue = DialogueManager.create(
-            _vehicle(profile),
+            vehicle_of(profile),
             engines.model,
             open_places(profile.navigation.places, models.store.root / "places"),
             default_language=profile.asr.languages[0],
@@ -303,6 +303,7 @@ class _Loading:
 
 
 def _timed(what: str, announce: Announce, make: Callable[[], T]) -> T:
+    announce(what, None)
     start_s = time.perf_counter()
     made = make()
     announce(what, (time.perf_counter() - start_s) * 1000)
@@ -326,7 +327,8 @@ def _voices(
     return voices
 
 
-def _vehicle(profile: Profile) -> SignalBackend:
+def vehicle_of(profile: Profile) -> SignalBackend:
+    """The car's signals, as the profile says. Raises BrokerAbsent, StartupError."""
     if profile.vehicle.backend == "kuksa":
         from pipeline.vehicle.kuksa import KuksaTree
 

@@ -67,6 +67,8 @@ STAGES = ("endpoint", "recognise", "understand", "speak", "play")
 """Their names, in the order of the data."""
 MICROPHONE = "microphone"
 """What a turn failed in when sound of it was lost."""
+GUIDANCE = "guidance"
+"""The thread beside the stages."""
 
 
 class Sink(Protocol):
@@ -243,6 +245,7 @@ class Runtime:
         self.turn_log = TurnLog(on_closed=self._turn_ended)
         self.stage_failures = StageFailures(STAGES)
         self.failed: StageFailed | None = None
+        self._steps = dict.fromkeys((*STAGES, GUIDANCE), 0)
         self._observer: Observer = observer or NoObserver()
         self._barge_in = barge_in
         self._threads: list[threading.Thread] = []
@@ -324,6 +327,26 @@ class Runtime:
         """
         return self.parts.guidance.submit(prompt)
 
+    def steps(self, stage: str) -> int:
+        """How many steps a stage (or `GUIDANCE`) has made: messages, looks for one, pieces of a long one. Only grows,
+        and stands still in a stage that hangs. Any thread.
+        """
+        steps = self._steps[stage]
+        if stage == "understand":
+            steps += self._understand_stage.asked
+        return steps + (self.parts.guidance.asked if stage == GUIDANCE else 0)
+
+    def waits_to_hand_on(self, stage: str) -> bool:
+        """Whether the next stage is so far behind that this one can do nothing. Any thread."""
+        outboxes: dict[str, Channel[Any]] = {
+            "endpoint": self.edges.utterances,
+            "recognise": self.edges.transcripts,
+            "understand": self.edges.deltas,
+            "speak": self.edges.speech,
+        }
+        outbox = outboxes.get(stage)
+        return outbox is not None and len(outbox) >= outbox.capacity
+
     def wait_idle(self, timeout_s: float = 60.0) -> bool:
         """Wait until every frame handed in is processed and every turn is answered; False after `timeout_s`.
 
@@ -368,12 +391,13 @@ class Runtime:
     def _guide(self) -> None:
         """The thread of guidance: beside the stages, and never waiting for one."""
         while self.parts.guidance.step(self.parts.sink, IDLE_S):
-            pass
+            self._steps[GUIDANCE] += 1
 
     def _stage(self, name: str, inbox: Channel[Any], work: Callable[[Any], None], outbox: Channel[Any] | None) -> None:
         idle_s = 0.0
         try:
             while not self._aborted:
+                self._steps[name] += 1
                 try:
                     message = inbox.get(IDLE_S)
                 except TimeoutError:
@@ -658,6 +682,7 @@ class Runtime:
         if transcript.stage == "final":
             log.debug("turn %d is answered", transcript.turn_id)
         for delta in self._understand_stage.answer(transcript):
+            self._steps["understand"] += 1
             self.edges.deltas.put(delta)
 
     def _remember_what_was_heard(self) -> None:
@@ -672,6 +697,7 @@ class Runtime:
             start_ns = time.monotonic_ns()
             for frame in self.parts.tts.speak(clause, partial(self.parts.generations.is_stale, clause.generation)):
                 self._note_first_sound(clause, start_ns)
+                self._steps["speak"] += 1
                 self.edges.speech.put(frame)
             self.parts.tracer.record("tts", clause.turn_id, start_ns, time.monotonic_ns(), clause.display)
 

@@ -1,4 +1,5 @@
 """SIGINT, SIGTERM and SIGHUP end the process in any phase: one line on stderr, exit code 128 + the signal's number.
+A service reads its profile again on SIGHUP instead (`on_hangup`).
 
 The handler raises `Stopped` in the main thread, so that every `finally` runs; inside `shielded()` (closing) the signal
 is kept until the end of the block. A thread that the C handler wakes at once ends the process by force when that took
@@ -46,6 +47,8 @@ class _State:
     shields = 0
     raised = False
     ended = False
+    hangup: Callable[[], object] | None = None
+    """What SIGHUP calls instead of ending the process."""
 
 
 _last_resorts: list[Callable[[], object]] = []
@@ -101,6 +104,18 @@ def shielded() -> Iterator[None]:
 
 
 @contextmanager
+def on_hangup(call: Callable[[], object]) -> Iterator[None]:
+    """Within the block SIGHUP calls `call`, in the main thread between two instructions of whatever it does, and ends
+    nothing: `call` only notes that it was asked.
+    """
+    _State.hangup = call
+    try:
+        yield
+    finally:
+        _State.hangup = None
+
+
+@contextmanager
 def last_resort(clean_up: Callable[[], object]) -> Iterator[None]:
     """Within the block, `clean_up` is called before the process is ended by force."""
     _last_resorts.append(clean_up)
@@ -111,7 +126,9 @@ def last_resort(clean_up: Callable[[], object]) -> Iterator[None]:
 
 
 def _handle(number: int, _frame: FrameType | None) -> None:
-    if _State.shields:
+    if number == signal.SIGHUP and _State.hangup is not None:
+        _State.hangup()
+    elif _State.shields:
         _State.pending = _State.pending or number
     else:
         _raise(number)
@@ -125,9 +142,11 @@ def _raise(number: int) -> None:
 
 
 def _watchdog(reader: int) -> None:
-    numbers = [number for number in os.read(reader, 64) if number in SIGNALS]
+    numbers: list[int] = []
     while not numbers:
-        numbers = [number for number in os.read(reader, 64) if number in SIGNALS]
+        came = os.read(reader, 64)
+        reloads = _State.hangup is not None
+        numbers = [number for number in came if number in SIGNALS and not (reloads and number == signal.SIGHUP)]
     time.sleep(GRACE_S)
     if _State.ended:
         return

@@ -50,7 +50,23 @@ class ModelDamaged(ModelUnusable):
 
 
 class DeviceUnavailable(StartupError):
-    """The audio or compute device that was asked for is not there."""
+    """The audio or compute device that was asked for is not there, or cannot be used as asked."""
+
+
+class DeviceAbsent(DeviceUnavailable):
+    """A device, or a service that stands for one, is not there now and may come (back): a microphone, a speaker, a GPU,
+    the databroker. A process that stays waits for it and tries again.
+    """
+
+    exit_code = 6
+
+
+class GpuAbsent(DeviceAbsent):
+    """The driver answers, or is to come, and shows no GPU."""
+
+
+class BrokerAbsent(DeviceAbsent):
+    """Nobody listens where the car's signals are to be had."""
 
 
 class FetchError(CockpitError):

@@ -176,6 +176,8 @@ class GuidanceStage:
         self._latencies_ms: deque[float] = deque(maxlen=_REMEMBERED)
         self._closed = False
         self._spoke_before = False
+        self.asked = 0
+        """How often the work on a prompt has asked whether to go on, and handed on a piece of it."""
 
     # --- any thread ------------------------------------------------------------------------------------------------
     def submit(self, prompt: GuidancePrompt) -> int:
@@ -255,6 +257,7 @@ class GuidanceStage:
 
         def give_up() -> bool:
             nonlocal outdated
+            self.asked += 1
             outdated = outdated or self._outdated(taken)
             return bool(outdated)
 
@@ -262,6 +265,7 @@ class GuidanceStage:
         try:
             for words in taken.clauses:
                 for samples in self._in_turn(words, taken.prompt.language, sink, bool if begun else give_up):
+                    self.asked += 1
                     if not begun and give_up():
                         return outdated
                     out_ns = sink.prompt(PromptFrame(taken.prompt_id, samples, rate_hz, self.over_reply))
@@ -311,6 +315,7 @@ class GuidanceStage:
     def _wait_for_turn(self, sink: PromptSink, give_up: GiveUp) -> bool:
         """Until it may sound almost at once; False when it is outdated by then, or the process ends."""
         while (wait_ns := sink.prompt_wait_ns(self.over_reply)) > _AHEAD_NS and not self._closed and not give_up():
+            self.asked += 1
             self._pause(min(_LOOK_S, (wait_ns - _AHEAD_NS) / 1e9))
         return not self._closed and not give_up()
 

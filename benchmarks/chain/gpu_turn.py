@@ -102,7 +102,9 @@ def run_profile(
     plan = None if loaded.arbiter is None else SchedulingPlan(loaded.arbiter)
     ready: dict[str, float] = {}
 
-    def announce(what: str, milliseconds: float) -> None:
+    def announce(what: str, milliseconds: float | None) -> None:
+        if milliseconds is None:
+            return
         ready[what] = round(milliseconds, 1)
         report.say(f"{name}: ready: {what} in {milliseconds:.0f} ms")
 

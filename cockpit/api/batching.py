@@ -109,6 +109,8 @@ class BatchLoop:
         self._waiting: deque[Generation] = deque()
         self._texts: list[RunningText] = []
         self._closed = False
+        self.steps = 0
+        """Turns, and looks while the lane is waited for."""
         self._thread = threading.Thread(target=self._run, name=f"api-{task}", daemon=True)
         self._thread.start()
 
@@ -116,6 +118,11 @@ class BatchLoop:
         with self._changed:
             self._waiting.append(generation)
             self._changed.notify()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs and nothing waits."""
+        return not self._texts and not self._waiting
 
     def close(self) -> None:
         """End when everything is over. Cancel what runs before."""
@@ -157,6 +164,7 @@ class BatchLoop:
 
     def _turn(self) -> bool:
         """One turn. False when no text is left, or the lane was lost."""
+        self.steps += 1
         for text in list(self._texts):
             if text.generation.unwanted():
                 self._end(text, given_up(text.generation, ""))
@@ -185,6 +193,7 @@ class BatchLoop:
     # --- joining and leaving ---------------------------------------------------------------------------------------
     def _nobody_waits(self) -> bool:
         """While the lane is waited for: requests that nobody wants any more are told so."""
+        self.steps += 1
         self._drop_unwanted()
         return not self._waiting and all(text.generation.unwanted() for text in self._texts)
 

@@ -41,11 +41,25 @@ class _PeerProtocol(H11Protocol):
             self.client = (_UNIX_CLIENT, peer_of(peer)[0])
 
 
+class _Server(uvicorn.Server):
+    """Counts the turns of its loop: ten a second while it is well."""
+
+    ticks = 0
+
+    async def on_tick(self, counter: int) -> bool:
+        self.ticks += 1
+        return await super().on_tick(counter)
+
+
 class ApiServer:
     """Serves until `stop`. `path`: of the socket; `port`: of the loopback port, None without one."""
 
-    def __init__(self, path: Path, port: int | None, sockets: list[socket.socket], server: uvicorn.Server) -> None:
+    def __init__(
+        self, path: Path, port: int | None, sockets: list[socket.socket], server: _Server, *, own: bool = True
+    ) -> None:
+        """own: whether the socket's file goes with the server."""
         self.path = path
+        self._own = own
         self.port = port
         self._sockets = sockets
         self._server = server
@@ -60,19 +74,23 @@ class ApiServer:
         group: str | None = None,
         port: int | None = None,
         token: str | None = None,
+        given: socket.socket | None = None,
     ) -> ApiServer:
         """Bind the socket (0660, `group`) and, with a token, a loopback port (0: any free one).
+
+        given: a socket that listens on `path` already; its file stays when the server stops.
 
         Raises StartupError naming what is in the way.
         """
         if port is not None and not token:
             raise StartupError("api.port needs api.token_file: over loopback every program of this machine could ask")
-        sockets = [listening(path, "api.socket", group)]
+        sockets = [given or listening(path, "api.socket", group)]
+        own = given is None
         try:
             if port is not None:
                 sockets.append(listening_on_loopback(port, "api.port"))
         except BaseException:
-            _close(path, sockets)
+            _close(path if own else None, sockets)
             raise
         served = replace(services, client_of=_client_of(token))
         config = uvicorn.Config(
@@ -89,7 +107,12 @@ class ApiServer:
             timeout_graceful_shutdown=2,
         )
         bound = None if port is None else int(sockets[1].getsockname()[1])
-        return cls(path, bound, sockets, uvicorn.Server(config))
+        return cls(path, bound, sockets, _Server(config), own=own)
+
+    @property
+    def ticks(self) -> int:
+        """Grows while its loop turns."""
+        return self._server.ticks
 
     def start(self) -> None:
         """Returns once requests are taken. Raises StartupError."""
@@ -109,7 +132,7 @@ class ApiServer:
         self._server.should_exit = True
         if self._thread.ident is not None:
             self._thread.join(_STOP_S)
-        _close(self.path, self._sockets)
+        _close(self.path if self._own else None, self._sockets)
 
     def _serve(self) -> None:
         try:
@@ -133,10 +156,11 @@ def _client_of(token: str | None) -> Callable[[Request], Client]:
     return client
 
 
-def _close(path: Path, sockets: list[socket.socket]) -> None:
+def _close(path: Path | None, sockets: list[socket.socket]) -> None:
     for made in sockets:
         made.close()
-    path.unlink(missing_ok=True)
+    if path is not None:
+        path.unlink(missing_ok=True)
 
 
 def read_token(file: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,11 +78,15 @@ class _Forgetting:
 
 
 def open_api(
-    profile: Profile, assembly: Assembly, path: Path, guide: Callable[[GuidancePrompt], int] | None = None
+    profile: Profile,
+    assembly: Assembly,
+    path: Path,
+    guide: Callable[[GuidancePrompt], int] | None = None,
+    given: socket.socket | None = None,
 ) -> Api:
     """Serve the assembled models on the socket `path`, as `profile.api` says. Raises StartupError.
 
-    guide: see Services.
+    guide: see Services. given: the socket itself, where the service manager opened it.
     """
     section, service = profile.api, assembly.service
     token = None if section.token_file is None else read_token(section.token_file)
@@ -108,7 +113,7 @@ def open_api(
         roles={model.name: model.roles for model in profile.llm.models},
     )
     try:
-        server = ApiServer.open(services, path, group=section.group, port=section.port, token=token)
+        server = ApiServer.open(services, path, group=section.group, port=section.port, token=token, given=given)
         server.start()
     except BaseException:
         for text in texts.values():
@@ -117,8 +122,8 @@ def open_api(
     served = tuple(texts.values())
     if service is None:
         return Api(server, services, served, None)
-    if service.control is not None:
-        service.control.orders.beside = lambda: {"api": services.stats()}
+    if service.orders is not None:
+        service.orders.beside["api"] = services.stats
     return Api(server, services, served, _Forgetting([text.pool for text in served], service.evicted))
 
 

@@ -104,6 +104,16 @@ class TextService:
             self._generations.pop(id(generation), None)
 
     @property
+    def steps(self) -> int:
+        """Of all its batches."""
+        return sum(loop.steps for loop in list(self._loops.values()))
+
+    @property
+    def idle(self) -> bool:
+        """No batch has anything to do."""
+        return all(loop.idle for loop in list(self._loops.values()))
+
+    @property
     def counts(self) -> tuple[int, int]:
         """Requests that run, and that wait."""
         with self._lock:

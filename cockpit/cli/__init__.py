@@ -3,7 +3,8 @@
 
 A command raises `CockpitError`; `main` turns it into one message on stderr (and one JSON object on stdout with
 `--json`) and its exit code: 2 wrong input or configuration, 3 cannot start as asked, 4 fetching failed,
-5 a stage failed for good. A signal ends it with 128 + its number (cockpit/stop_signals.py).
+5 a stage failed for good, 6 a device is not there now. A signal ends it with 128 + its number
+(cockpit/stop_signals.py).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ EXIT_CODES: tuple[tuple[int | str, str], ...] = (
     (3, "cannot start as asked"),
     (4, "fetching failed"),
     (5, "a stage failed on three turns in a row"),
+    (6, "a device is not there now and may come: microphone, speaker, GPU, databroker"),
     (130, "stopped by Ctrl-C (SIGINT)"),
     (143, "stopped by SIGTERM"),
     (129, "stopped by SIGHUP"),
@@ -56,6 +58,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("kernels", "cockpit.cli.kernels:app", "Compile the GPU kernels for the device here.", group=True),
     Command("profile", "cockpit.cli.profile:app", "Check, show and compare profiles.", group=True),
     Command("doctor", "cockpit.cli.doctor:doctor", "Say what is missing here and the command that mends it."),
+    Command("install", "cockpit.service.install_command:install", "Lay down systemd units and what they need."),
+    Command("degraded", "cockpit.service.degraded:degraded", "Stand in for the voice runtime when it cannot run."),
     Command("completion", "cockpit.cli.completion:completion", "Print the completion script of a shell."),
 )
 """In the order of the help page."""

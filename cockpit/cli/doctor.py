@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,7 +11,8 @@ from cockpit.cli.checks import all_findings
 from cockpit.cli.output import JsonFlag, print_json
 from cockpit.cli.values import profile_values
 from cockpit.profile.load import load_profile
-from models.errors import StartupError
+from cockpit.service.system_checks import system_findings
+from models.errors import InputError, StartupError
 from models.store.store import Store
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}
@@ -20,11 +22,20 @@ def doctor(
     profile: Annotated[
         str, typer.Option("--profile", help="The profile this machine should run.", autocompletion=profile_values)
     ] = "cpu",
+    system: Annotated[
+        bool, typer.Option("--system", help="Check what `cockpit install` laid down instead: units, user, folders.")
+    ] = False,
+    root: Annotated[Path | None, typer.Option("--root", help="With --system: the root of an image.")] = None,
     json: JsonFlag = False,
 ) -> None:
     """Check this machine: Python, packages, models, audio, disk, cores, GPU. Exit code 3 when something is missing."""
-    loaded = load_profile(profile)
-    findings = list(all_findings(loaded, Store.open(device=loaded.profile.device)))
+    if root is not None and not system:
+        raise InputError("--root goes with --system")
+    if system:
+        findings = list(system_findings(root or Path("/"), profile))
+    else:
+        loaded = load_profile(profile)
+        findings = list(all_findings(loaded, Store.open(device=loaded.profile.device)))
     missing = [finding for finding in findings if finding.status == "missing"]
     if json:
         print_json({"ok": not missing, "profile": profile, "findings": [found.as_json() for found in findings]})

@@ -79,6 +79,25 @@ def status(
 
 
 @app.command()
+def ask(
+    text: Annotated[str, typer.Argument(help="One command, as the driver would say it.")],
+    language: Annotated[str, typer.Option("--language", help="en or zh.")] = "en",
+    json: JsonFlag = False,
+    socket: SocketOption = None,
+) -> None:
+    """Do a command that comes as text, from a switch or a screen. Also while Cockpit runs without its models."""
+
+    def use(client: ControlClient) -> None:
+        reply = client.ask("ask", text=text, language=language)
+        if json:
+            print_json({"reply": reply["reply"], "acted": reply["acted"]})
+        else:
+            typer.echo(reply["reply"])
+
+    _ask(socket, use, as_json=json)
+
+
+@app.command()
 def pause(task: Task, json: JsonFlag = False, socket: SocketOption = None) -> None:
     """Start nothing more of TASK until it is resumed."""
     _order(socket, json, "pause", task=task)
@@ -145,6 +164,8 @@ def _cropped(lines: list[str]) -> Group:
 
 def render_top(reply: dict[str, Any]) -> list[str]:
     """A `status` reply as one line per task; below, what the API's texts hold."""
+    if "status" not in reply:
+        return render(reply, verbose=False)
     status = reply["status"]
     served: dict[str, Any] = reply.get("api", {}).get("models", {})
     memory, degraded = status["memory"], status["degraded"]
@@ -264,6 +285,8 @@ def policy_freeze(
 
 def render(reply: dict[str, Any], *, verbose: bool) -> list[str]:
     """A `status` reply as lines of text; no name is cut, however wide the terminal is."""
+    if "status" not in reply:  # it runs without its models: nothing is shared out
+        return [f"service  {reply['service']['text']}"]
     status = reply["status"]
     parts = [_tasks(status["tasks"]), _summary(reply)]
     if verbose:
@@ -322,6 +345,11 @@ def _summary(reply: dict[str, Any]) -> list[str]:
     rows.append(("degraded", text))
     pinned = "frozen" if policy["frozen"] else "learning"
     rows.append(("policy", f"{pinned}, arm {policy['arm'] + 1}/{policy['arms']}: {policy['description']}"))
+    if "service" in reply:
+        state = reply["service"]
+        rows.append(
+            ("service", typer.style(state["text"], fg="yellow", bold=True) if state["modes"] else state["text"])
+        )
     gpu = reply["gpu"]
     rows.append(("gpu", f"not watched: {reply['gpu_absent']}" if gpu is None else _gpu(gpu)))
     for finding in reply["findings"]:

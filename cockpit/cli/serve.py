@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,13 @@ from cockpit.client import Cockpit, CockpitError
 from cockpit.profile.load import load_profile
 from cockpit.runtime import NullSink
 from cockpit.scheduling.control_socket import default_socket
+from cockpit.service import notify
+from cockpit.service.activation import inherited
+from cockpit.service.duty import on_duty
+from cockpit.service.reload import Reloader
+from cockpit.service.stages import chain, servers
+from cockpit.service.state import ServiceState
+from cockpit.service.watchdog import Watched
 from cockpit.telemetry.logs import LogLevel, configure
 from cockpit.wyoming.service import open_wyoming
 from models.errors import InputError, StartupError
@@ -28,6 +35,10 @@ from models.errors import InputError, StartupError
 SocketOption = Annotated[
     Path | None, typer.Option("--socket", help="The API's socket, where it is not where `serve` puts it by itself.")
 ]
+
+
+LOOK_S = 0.5
+"""How often a process without a microphone looks whether a stage has failed for good."""
 
 
 def default_api_socket() -> Path:
@@ -52,7 +63,7 @@ def serve(
     """Run the voice chain and the OpenAI-compatible API, and Wyoming where the profile says so, until a signal ends it.
 
     The addresses are printed once requests are taken. Ctrl-C ends it with exit code 130, SIGTERM with 143, SIGHUP with
-    129.
+    129. Under a service manager SIGHUP reads the profile again instead, and turns are not printed: see docs/service.md.
     """
     configure(log_level)
     section = load_profile(profile).profile.api
@@ -61,21 +72,35 @@ def serve(
         beside = partial(_serving, path=path, audible=True)
         microphone(profile, trace, as_json=False, api_texts=section.texts, beside=beside)
     else:
-        with (
-            talking(profile, NullSink(), trace, live=True, quiet=False, api_texts=section.texts) as quiet,
-            _serving(quiet, path, audible=False),
-        ):
-            threading.Event().wait()
+        _answer(profile, trace, section.texts, path)
+
+
+def _answer(profile: str, trace: Path | None, texts: int, path: Path) -> None:
+    """Requests only, until a signal ends it or a stage fails for good. Raises StageFailed."""
+    service = ServiceState(notify.process())
+    with (
+        talking(profile, NullSink(), trace, quiet=False, api_texts=texts, service=service) as talk,
+        _serving(talk, service, path, audible=False) as servers,
+    ):
+        stages = (*chain(talk.runtime, talk.assembly.service, service), *servers)
+        reloader = Reloader(service, profile, talk.profile, bool)
+        with on_duty(service, f"serving {path}, without voice", stages, reloader):
+            while talk.runtime.failed is None:
+                time.sleep(LOOK_S)
 
 
 @contextmanager
-def _serving(talk: Talk, path: Path, *, audible: bool) -> Iterator[None]:
+def _serving(talk: Talk, service: ServiceState, path: Path, *, audible: bool) -> Iterator[Sequence[Watched]]:
     """The API, and Wyoming where the profile wants it, around the body. They end before the engines do, also when a
     signal comes meanwhile. audible: whether somebody hears what guidance says.
     """
+    service.starting("opening the sockets")
     opened = ExitStack()
     try:
-        api = open_api(talk.profile, talk.assembly, path, talk.runtime.guide if audible else None)
+        given = inherited("api")
+        if given is not None:
+            path = Path(given.getsockname())
+        api = open_api(talk.profile, talk.assembly, path, talk.runtime.guide if audible else None, given)
         opened.callback(api.close)
         wyoming = open_wyoming(talk.profile, talk.assembly, talk.runtime, api.services, default_wyoming_socket())
         if wyoming is not None:
@@ -83,7 +108,7 @@ def _serving(talk: Talk, path: Path, *, audible: bool) -> Iterator[None]:
             typer.echo(f"serving Wyoming on {' and '.join(wyoming.addresses)}")
         port = "" if api.server.port is None else f" and http://127.0.0.1:{api.server.port}/v1"
         typer.echo(f"serving {path}{port}; Ctrl-C ends it")
-        yield
+        yield tuple(servers(api, wyoming))
     finally:
         with stop_signals.shielded():
             opened.close()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -22,13 +23,23 @@ from cockpit.profile.sections import Profile
 from cockpit.runtime import NullSink, Observer, Runtime, Sink
 from cockpit.scheduling.control_socket import default_socket
 from cockpit.scheduling.service import SchedulingPlan
+from cockpit.service import notify
+from cockpit.service.devices import DeviceNotices
+from cockpit.service.duty import on_duty
+from cockpit.service.reload import Reloader
+from cockpit.service.retry import until_there
+from cockpit.service.stages import chain
+from cockpit.service.state import Mode, ServiceState
+from cockpit.service.watchdog import Watched
 from cockpit.telemetry.logs import LogLevel, configure
 from cockpit.telemetry.trace import TraceRecorder, check_writable
-from models.errors import InputError, StartupError
+from models.errors import CockpitError, DeviceAbsent, GpuAbsent, InputError, StartupError
 from models.store.store import Store
+from pipeline.audio.lasting import LastingMicrophone, LastingSpeaker
 from pipeline.audio.piped import taken_in
-from pipeline.audio.sink import SpeakerSink, WavSink
-from pipeline.audio.source import MicSource, Pace, WavSource
+from pipeline.audio.sink import WavSink
+from pipeline.audio.source import Pace, WavSource
+from pipeline.channels import Closed
 from pipeline.frames import Language
 from pipeline.trace import NullTracer, Tracer
 
@@ -48,6 +59,8 @@ LogOption = Annotated[
 LineFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object a line, one per turn, as turns end.")]
 
 TURN_TIMEOUT_S = 120.0
+ASKED_S = 8.0
+"""How long a command through the control socket may take; its caller waits a little longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +72,12 @@ class Talk:
     profile: Profile
 
 
-def _nothing_beside(_talk: Talk) -> AbstractContextManager[None]:
-    return nullcontext()
+Servers = Callable[[Talk, ServiceState], AbstractContextManager[Sequence[Watched]]]
+"""What else runs around the body; yields what the watchdog is to look after of it."""
+
+
+def _nothing_beside(_talk: Talk, _service: ServiceState) -> AbstractContextManager[Sequence[Watched]]:
+    return nullcontext(())
 
 
 @contextmanager
@@ -69,14 +86,15 @@ def talking(
     sink: Sink,
     trace: Path | None,
     *,
-    live: bool,
     quiet: bool,
     observer: Observer | None = None,
     api_texts: int = 0,
+    service: ServiceState | None = None,
 ) -> Iterator[Talk]:
     """Assemble, start, hand over, stop; the trace is written whatever happens, and no signal cuts the closing short.
 
-    api_texts: see `assemble`.
+    api_texts: see `assemble`. service: of a process that stays: it has a control socket, learns for the next time, and
+    waits for a device that is not there yet instead of giving up.
     """
     if trace is not None:
         check_writable(trace)
@@ -85,19 +103,25 @@ def talking(
     store = Store.open(device=profile.device)
     tracer: TraceRecorder | None = TraceRecorder() if trace else None
     used: Tracer = tracer or NullTracer()
-    plan = _scheduling_plan(loaded, store, live=live)
-    assembly = assemble(
-        profile, store, sink, tracer=used, announce=_announce(quiet), scheduling=plan, api_texts=api_texts
-    )
-    runtime = Runtime(assembly.parts, live=live, barge_in=profile.audio.barge_in, observer=observer)
+    plan = _scheduling_plan(loaded, store, live=service is not None)
+    announce = _announce(quiet, service)
+    make = partial(assemble, profile, store, sink, tracer=used, announce=announce, scheduling=plan, api_texts=api_texts)
+    assembly = make() if service is None else until_there(make, partial(_absent, service))
+    runtime = Runtime(assembly.parts, live=service is not None, barge_in=profile.audio.barge_in, observer=observer)
     socket = None if plan is None else plan.socket
     try:
+        if service is not None:
+            _show_state(assembly, runtime, service)
         runtime.start()
         with stop_signals.last_resort(lambda: None if socket is None else socket.unlink(missing_ok=True)):
             yield Talk(runtime, assembly, profile)
+        if service is not None:
+            service.stopping("the work is done")
         runtime.stop()
-    except BaseException:
+    except BaseException as error:
         with stop_signals.shielded():
+            if service is not None:
+                service.stopping(str(error) if isinstance(error, CockpitError | stop_signals.Stopped) else "a fault")
             runtime.abort()
         raise
     finally:
@@ -127,7 +151,7 @@ def say(
 
 def _say(sources: list[WavSource], profile: str, out: Path | None, trace: Path | None, fast: bool, json: bool) -> None:
     sink: Sink = WavSink(out, pace="fast") if out else NullSink()
-    with talking(profile, sink, trace, live=False, quiet=json) as talk:
+    with talking(profile, sink, trace, quiet=json) as talk:
         pace: Pace = "fast" if fast else talk.profile.audio.pace
         shown: set[int] = set()
         for source in sources:
@@ -161,7 +185,7 @@ def ask(
     words = None if text is None else check_text(text)
     _language(words or "", language)
     sink: Sink = WavSink(out, pace="fast") if out else NullSink()
-    with talking(profile, sink, trace, live=False, quiet=json) as talk:
+    with talking(profile, sink, trace, quiet=json) as talk:
         shown: set[int] = set()
         for line in _lines() if words is None else [words]:
             talk.runtime.ask(line, _language(line, language), talk.assembly.turn_ids.next())
@@ -195,25 +219,49 @@ def microphone(
     *,
     as_json: bool,
     api_texts: int = 0,
-    beside: Callable[[Talk], AbstractContextManager[None]] = _nothing_beside,
+    beside: Servers = _nothing_beside,
 ) -> None:
     """The chain on the microphone until a signal ends it. beside: what else runs. api_texts: see `assemble`."""
+    service = ServiceState(notify.process())
     loaded = load_profile(profile_name).profile
-    source = MicSource(_device(loaded.audio.input_device), frame_samples=loaded.audio.frame_samples)
-    sink = SpeakerSink(_device(loaded.audio.output_device))
+
+    def shown(name: str) -> None:
+        if not as_json:
+            typer.echo(f"listening on {name}; Ctrl-C ends it")
+
+    notices = DeviceNotices(service, loaded.asr.languages[0], shown)
+    sink = LastingSpeaker(device_name(loaded.audio.output_device), notices.speaker)
+    device, frame_samples = device_name(loaded.audio.input_device), loaded.audio.frame_samples
+    source = LastingMicrophone(device, notices.microphone, frame_samples=frame_samples, speaker=sink)
     sink.start()
-    printer = TurnPrinter("microphone", as_json=as_json)
-    running = talking(profile_name, sink, trace, live=True, quiet=as_json, observer=printer, api_texts=api_texts)
+    printer = None if service.notifier.present else TurnPrinter("microphone", as_json=as_json)  # not into the journal
+    running = talking(profile_name, sink, trace, quiet=as_json, observer=printer, api_texts=api_texts, service=service)
     try:
-        with running as talk, beside(talk):
-            if not as_json:
-                typer.echo(f"listening on {source.name} at {source.rate_hz} Hz; Ctrl-C ends it")
-            with printer:
+        with running as talk, beside(talk, service) as servers:
+            name = source.look()
+            if name:
+                shown(name)
+            notices.speak_through(talk.runtime.guide)
+            stages = (*chain(talk.runtime, talk.assembly.service, service), *servers, *_devices(source, sink))
+            reloader = Reloader(service, profile_name, talk.profile, partial(_use_devices, source, sink))
+            what = f"listening on {name}" if name else "waiting for a microphone"
+            with on_duty(service, what, stages, reloader), printer or nullcontext():
                 talk.runtime.listen(source)
                 talk.runtime.wait_idle(5.0)
     finally:
-        lost = source.overrun_samples + source.missed_samples
-        log.info("microphone: xruns %d, samples lost %d, opened again %d times", source.xruns, lost, source.reopened)
+        sink.close()
+        counts = (source.xruns, source.samples_lost, source.losses, sink.losses)
+        log.info("microphone: xruns %d, samples lost %d, gone %d times; speaker gone %d times", *counts)
+
+
+def _devices(source: LastingMicrophone, sink: LastingSpeaker) -> tuple[Watched, ...]:
+    return Watched("microphone", lambda: source.steps), Watched("speaker", lambda: sink.steps, thread="speaker")
+
+
+def _use_devices(source: LastingMicrophone, sink: LastingSpeaker, profile: Profile) -> None:
+    """What a reload changes at once."""
+    source.use(device_name(profile.audio.input_device))
+    sink.use(device_name(profile.audio.output_device))
 
 
 def _wait(runtime: Runtime, what: str) -> None:
@@ -252,7 +300,8 @@ def _scheduling_plan(loaded: LoadedProfile, store: Store, *, live: bool) -> Sche
     return SchedulingPlan(loaded.arbiter, socket, control.group, store.root / "state" if live else None)
 
 
-def _device(name: str) -> str | None:
+def device_name(name: str) -> str | None:
+    """As PortAudio takes it."""
     return None if name == "default" else name
 
 
@@ -264,9 +313,48 @@ def _language(text: str, asked: str) -> Language:
     return "zh" if any("\u4e00" <= sign <= "\u9fff" for sign in text) else "en"
 
 
-def _announce(quiet: bool) -> Announce:
-    def tell(what: str, milliseconds: float) -> None:
-        if not quiet:
+def _absent(service: ServiceState, error: DeviceAbsent) -> None:
+    """A device that the engines need is not there: it is said why, and it is tried again."""
+    lacking: Mode = "no_gpu" if isinstance(error, GpuAbsent) else "no_vehicle"
+    for mode in _ABSENT:
+        if mode != lacking:
+            service.end(mode)
+    if not service.begin(lacking, str(error)):
+        service.starting(f"waiting: {lacking}")  # asks for time
+
+
+_ABSENT: tuple[Mode, ...] = ("no_gpu", "no_vehicle")
+
+
+def _show_state(assembly: Assembly, runtime: Runtime, service: ServiceState) -> None:
+    """Everything that the engines need is there; `o3ctl status` shows what is lacking, and `o3ctl ask` is answered."""
+    for mode in _ABSENT:
+        service.end(mode)
+
+    def ask(text: str, language: Language) -> dict[str, object]:
+        try:
+            waited = runtime.ask_for_text(check_text(text), language, assembly.turn_ids.next())
+        except Closed as error:
+            raise InputError("the process is ending: nothing was done") from error
+        try:
+            answer = waited.result(ASKED_S)
+        except TimeoutError as error:
+            undone = "nothing was done" if waited.cancel() else "it is still worked on, and may yet be done"
+            raise InputError(f"no answer within {ASKED_S:g} s: {undone}") from error
+        return {"reply": answer.reply, "acted": answer.acted}
+
+    orders = None if assembly.service is None else assembly.service.orders
+    if orders is not None:
+        orders.beside["service"] = lambda: service.status().as_json()
+        orders.ask = ask
+
+
+def _announce(quiet: bool, service: ServiceState | None) -> Announce:
+    def tell(what: str, milliseconds: float | None) -> None:
+        if milliseconds is None:
+            if service is not None:
+                service.starting(f"loading {what}")
+        elif not quiet:
             sys.stderr.write(f"  ready: {what} in {milliseconds:.0f} ms\n")
 
     return tell

@@ -18,7 +18,7 @@ from cockpit.profile.memory_plan import KV_SESSIONS, device_memory_bytes, plan_o
 from cockpit.profile.orchestration import budget_violations, unit_violations
 from cockpit.profile.sections import Profile
 from cockpit.profile.yaml import KeyPath
-from models.errors import CockpitError, ConfigError, ModelUnusable, StartupError
+from models.errors import BrokerAbsent, CockpitError, ConfigError, DeviceAbsent, GpuAbsent, ModelUnusable, StartupError
 from models.store.store import Store
 
 DISTRIBUTION = "cockpit-voice"
@@ -58,11 +58,14 @@ def require_runnable(
     peaks: Mapping[str, int] | None = None,
     kv_sessions: int = KV_SESSIONS,
 ) -> None:
-    """Raises the first missing finding's error, with the text of all of them, one a line."""
+    """Raises the first missing finding's error, with the text of all of them, one a line. What may come by itself
+    (DeviceAbsent) is raised only where nothing else is missing.
+    """
     missing = [found for found in findings(profile, arbiter, store, peaks, kv_sessions) if found.status == "missing"]
     if missing and all(issubclass(found.error, ModelUnusable) for found in missing):
         store.built_all(profile.models)  # its message names one command for all of them
     if missing:
+        missing.sort(key=lambda found: issubclass(found.error, DeviceAbsent))
         raise missing[0].error("\n".join(map(str, missing)))
 
 
@@ -116,7 +119,7 @@ def _vehicle(profile: Profile) -> Iterator[Finding]:
     if not vehicle.socket.exists():
         remedy = "start kuksa-databroker, or use backend: embedded"
         detail = f"no databroker socket at {vehicle.socket}"
-        yield Finding("vehicle", "missing", detail, remedy, ("vehicle", "socket"))
+        yield Finding("vehicle", "missing", detail, remedy, ("vehicle", "socket"), BrokerAbsent)
     if vehicle.token_file is not None and not os.access(vehicle.token_file, os.R_OK):
         detail = f"no readable token at {vehicle.token_file}"
         remedy = "create it, readable for this user, or leave the key out"
@@ -226,7 +229,7 @@ def gpu(*, required: bool) -> Iterator[Finding]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        yield Finding("gpu", absent, f"no NVIDIA GPU here ({error})", remedy)
+        yield Finding("gpu", absent, f"no NVIDIA GPU here ({error})", remedy, error=GpuAbsent)
         return
     try:
         driver = pynvml.nvmlSystemGetDriverVersion()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -28,6 +28,7 @@ from cockpit.scheduling.maintenance import Maintenance
 from cockpit.telemetry.watch import Watch
 from cockpit.unix_socket import clear_stale, group_id, peer_of
 from models.errors import InputError, StartupError
+from pipeline.frames import Language
 
 log = logging.getLogger("cockpit.scheduling.control_socket")
 
@@ -45,6 +46,7 @@ ANSWER_S: Final = 10.0
 """How long a caller waits for an answer."""
 _RETRY_S: Final = 0.02
 Handler = Callable[[Mapping[str, Any]], dict[str, Any]]
+Ask = Callable[[str, Language], dict[str, Any]]
 
 
 def default_socket() -> Path:
@@ -59,6 +61,14 @@ def default_socket() -> Path:
     return Path(runtime) / "o3.sock"
 
 
+class Answers(Protocol):
+    """Answers the lines of callers."""
+
+    def answer(self, line: bytes) -> bytes:
+        """One request line to one reply line. Any thread. Never raises for what a caller may have written."""
+        ...
+
+
 class Orders:
     """What the socket can ask for. Each answers one JSON-able mapping or raises InputError with the reason."""
 
@@ -69,14 +79,17 @@ class Orders:
         self._dispatcher = dispatcher
         self._watch = watch
         self._maintenance = maintenance
-        self.beside: Callable[[], Mapping[str, Any]] = dict
+        self.beside: dict[str, Callable[[], Mapping[str, Any]]] = {}
         """What other parts of the process add to the status, by name."""
+        self.ask: Ask | None = None
+        """Does a command that comes as text; None where nobody can."""
         self._handlers: dict[str, Handler] = {
             "status": self._status,
             "pause": self._pause,
             "resume": self._resume,
             "evict": self._evict,
             "policy": self._policy,
+            "ask": self._asked,
         }
 
     def answer(self, line: bytes) -> bytes:
@@ -101,11 +114,22 @@ class Orders:
         status = self._dispatcher.status(verbose=verbose)
         findings = [asdict(finding) for finding in self._maintenance.findings]
         sample = asdict(self._watch.sample()) if self._watch.present else None
-        reply = {"status": asdict(status), "gpu": sample, "gpu_absent": self._watch.why, "findings": findings}
-        reply |= self.beside()
+        reply: dict[str, Any] = {
+            "status": asdict(status),
+            "gpu": sample,
+            "gpu_absent": self._watch.why,
+            "findings": findings,
+        }
+        reply |= {name: tell() for name, tell in tuple(self.beside.items())}
         if verbose:
             reply["memory_plan"] = None if self._memory_plan is None else _plan(self._memory_plan)
         return reply
+
+    def _asked(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        text, language = str(request.get("text", "")).strip(), language_of(request)
+        if self.ask is None or not text:
+            raise InputError("nothing to do; give a command" if self.ask else "this process takes no commands as text")
+        return self.ask(text, language)
 
     def _task(self, request: Mapping[str, Any]) -> str:
         task = str(request.get("task"))
@@ -141,6 +165,16 @@ class Orders:
             raise InputError(f"unknown action {action!r}; known: show, reset, freeze, unfreeze")
         _, state = self._dispatcher.policy_state()
         return {"policy": asdict(self._dispatcher.status(verbose=False).policy), "learnt": state}
+
+
+def language_of(request: Mapping[str, Any]) -> Language:
+    """The language that a request names. Raises InputError."""
+    language = request.get("language")
+    if language == "en":
+        return "en"
+    if language == "zh":
+        return "zh"
+    raise InputError(f"unknown language {language!r}; known: en, zh")
 
 
 def _plan(plan: MemoryPlan) -> dict[str, Any]:
@@ -203,7 +237,7 @@ class ControlServer(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     block_on_close = False
     request_queue_size = BACKLOG
 
-    def __init__(self, path: Path, orders: Orders, group: str | None = None) -> None:
+    def __init__(self, path: Path, orders: Answers, group: str | None = None) -> None:
         self.path = path
         self.orders = orders
         self.slots = threading.BoundedSemaphore(MAX_CONNECTIONS)

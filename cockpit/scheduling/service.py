@@ -54,6 +54,7 @@ class SchedulingService:
     watch: Watch
     maintenance: Maintenance
     control: ControlServer | None
+    orders: Orders | None
     evicted: EvictedSessions
     _closing: ExitStack
     model_turn: threading.Lock = field(default_factory=threading.Lock)
@@ -88,12 +89,15 @@ def open_service(plan: SchedulingPlan, kind: str, tracer: Tracer | None = None) 
         maintenance = Maintenance(dispatcher, watch, file, memory_use(kind, watch))
         opened.callback(maintenance.stop)
         maintenance.start()
-        control = None
+        control = orders = None
         if plan.socket is not None:
-            control = ControlServer(plan.socket, Orders(dispatcher, watch, maintenance, plan.memory), plan.group)
+            orders = Orders(dispatcher, watch, maintenance, plan.memory)
+            control = ControlServer(plan.socket, orders, plan.group)
             opened.callback(control.stop)
             control.start()
-        return SchedulingService(config, device, dispatcher, watch, maintenance, control, evicted, opened.pop_all())
+        return SchedulingService(
+            config, device, dispatcher, watch, maintenance, control, orders, evicted, opened.pop_all()
+        )
 
 
 def _on_cpu(config: ArbiterConfig) -> ArbiterConfig:

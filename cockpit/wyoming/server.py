@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from cockpit.api.grants import Client
@@ -18,6 +19,7 @@ from models.errors import StartupError
 log = logging.getLogger("cockpit.wyoming")
 
 _STOP_S = 10.0
+_TICK_S = 0.5
 
 
 class WyomingServer:
@@ -36,6 +38,8 @@ class WyomingServer:
         self._ended: asyncio.Event | None = None
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wyoming", daemon=True)
+        self.ticks = 0
+        """Grows while its loop turns."""
 
     @classmethod
     def open(
@@ -106,7 +110,10 @@ class WyomingServer:
         self._loop.set_default_executor(ThreadPoolExecutor(self._most, thread_name_prefix="wyoming"))
         servers = [await self._listen(made) for made in self._sockets]
         self._started.set()
-        await self._ended.wait()
+        while not self._ended.is_set():
+            self.ticks += 1
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), _TICK_S)
         for server in servers:
             server.close()
         for task in list(self._serving):

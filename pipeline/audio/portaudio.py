@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.errors import DeviceUnavailable
+from models.errors import DeviceAbsent, DeviceUnavailable
 
 Audio = NDArray[np.float32]
 
@@ -23,18 +23,30 @@ def load_sounddevice() -> Any:
         raise DeviceUnavailable(f"{error}; install PortAudio: apt-get install libportaudio2") from error
 
 
+def begin_anew() -> None:
+    """Let PortAudio list the devices again: it does so only when it begins. No stream may be open."""
+    module = load_sounddevice()
+    try:
+        module._terminate()
+        module._initialize()
+    except module.PortAudioError as error:
+        raise DeviceAbsent(
+            f"PortAudio does not begin anew: {error}; check the sound server, e.g. wpctl status"
+        ) from error
+
+
 def device_info(module: Any, device: int | str | None, kind: str) -> dict[str, Any]:
     """What PortAudio knows of one device (`kind`: "input" or "output"; `device` None: the default one).
 
-    Raises DeviceUnavailable with the list of the devices that are there.
+    Raises DeviceAbsent with the list of the devices that are there.
     """
     try:
         info: dict[str, Any] = dict(module.query_devices(device, kind))
     except (module.PortAudioError, ValueError) as error:
         wanted = "default" if device is None else repr(device)
-        raise DeviceUnavailable(f"no {kind} device ({wanted}): {error}. {_devices(module, kind)}") from error
+        raise DeviceAbsent(f"no {kind} device ({wanted}): {error}. {_devices(module, kind)}") from error
     if info.get(f"max_{kind}_channels", 0) < 1:
-        raise DeviceUnavailable(f"device {info.get('name')} has no {kind}. {_devices(module, kind)}")
+        raise DeviceAbsent(f"device {info.get('name')} has no {kind}. {_devices(module, kind)}")
     return info
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-from models.errors import DeviceUnavailable, InputError
+from models.errors import DeviceAbsent, InputError
 from pipeline.audio.portaudio import device_info, load_sounddevice
 from pipeline.audio.prompts import UNDER_A_PROMPT, PromptMixer, SpokenPrompt
 from pipeline.audio.source import Pace
@@ -373,6 +374,9 @@ class SpeakerSink:
         self.name = str(info["name"])
         self.latency_ns = round(float(info.get("default_low_output_latency", 0.0)) * 1e9)
         self.underruns = 0
+        self.blocks = 0
+        """How often the device has asked for sound; stands still when it is gone."""
+        self.closed = False
         self._device = device
         self._clock: Clock = clock or SystemClock()
         self._mixer = PromptMixer(self.rate_hz, ring_s)
@@ -388,14 +392,14 @@ class SpeakerSink:
         self._stream: Any = None
 
     def start(self) -> None:
-        """Open the device. Raises DeviceUnavailable."""
+        """Open the device. Raises DeviceAbsent."""
         try:
             self._stream = self._module.OutputStream(
                 device=self._device, samplerate=self.rate_hz, channels=1, dtype="float32", callback=self._emit
             )
             self._stream.start()
         except self._module.PortAudioError as error:
-            raise DeviceUnavailable(
+            raise DeviceAbsent(
                 f"cannot open the speaker {self.name} at {self.rate_hz} Hz: {error}; close what uses it"
             ) from error
 
@@ -453,7 +457,7 @@ class SpeakerSink:
         while sent < len(samples):
             self._room.clear()
             with self._lock:
-                if frame.prompt_id <= self._stopped_prompt:
+                if frame.prompt_id <= self._stopped_prompt or self.closed:
                     return STALE
                 sent += self._mixer.prompts.write(samples[sent:])
             if sent < len(samples):
@@ -488,19 +492,22 @@ class SpeakerSink:
             return (*self._played, self._reply.played(self._heard(self._reply)))
 
     def close(self) -> None:
-        """Close the device; what waits is not played."""
+        """Close the device; what waits is not played, and whoever waits for room goes on."""
         with self._lock:
+            self.closed = True
             self._finish()
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        self._room.set()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            with suppress(self._module.PortAudioError):  # of a device that is gone already
+                stream.close()
 
     def _queue(self, samples: Audio, generation: int) -> bool:
         sent = 0
         while True:
             self._room.clear()
             with self._lock:  # so that `stop` cuts behind everything that was written before it
-                if generation < self._generation:
+                if generation < self._generation or self.closed:
                     return False
                 self._mixer.keep_running_clause()
                 sent += self._ring.write(samples[sent:])
@@ -510,6 +517,7 @@ class SpeakerSink:
 
     def _emit(self, outdata: Audio, _frames: int, _time: Any, _status: Any) -> None:
         """PortAudio's callback: hand out what waits, then silence. outdata: float32 (n, 1)."""
+        self.blocks += 1
         count = self._mixer.render(outdata[:, 0], self._gain)
         outdata[count:] = 0.0
         reply = self._reply

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-from models.errors import DeviceUnavailable
+from models.errors import DeviceAbsent
 from pipeline.audio.portaudio import SampleRing, device_info, load_sounddevice
 from pipeline.audio.wav import open_wav, stream_wav
 from pipeline.clock import Clock, SystemClock
@@ -113,6 +113,8 @@ class MicSource:
         self.overrun_samples = 0
         self.missed_samples = 0
         self.reopened = 0
+        self.steps = 0
+        """Looks for sound, and frames: grows while the source is well, whether the device is or not."""
         self._device = device
         self._frame_samples = frame_samples
         self._silent_device_s = silent_device_s
@@ -129,16 +131,19 @@ class MicSource:
         self._stopped = True
         self._arrived.set()
 
-    def __iter__(self) -> Iterator[AudioFrame]:
-        """Yield frames until `stop()`. Raises DeviceUnavailable when the device cannot be opened or stays silent."""
+    def __iter__(self) -> Generator[AudioFrame, None, None]:
+        """Yield frames until `stop()`. Raises DeviceAbsent when the device cannot be opened or stays silent."""
         silent_before = -1
         while True:
-            with self._open():
-                yield from self._frames()
+            try:
+                with self._open():
+                    yield from self._frames()
+            except self._module.PortAudioError as error:  # it went away while it was opened or closed
+                raise DeviceAbsent(f"the microphone {self.name}: {error}; reconnect it") from error
             if self._stopped:
                 return
             if self._ring.written == silent_before:  # nothing came since it was opened again
-                raise DeviceUnavailable(f"the microphone {self.name} stopped delivering; reconnect it and start again")
+                raise DeviceAbsent(f"the microphone {self.name} stopped delivering; reconnect it")
             silent_before = self._ring.written
             self.reopened += 1
             log.warning("the microphone %s stopped delivering: opened again", self.name)
@@ -149,7 +154,7 @@ class MicSource:
                 device=self._device, samplerate=self.rate_hz, channels=1, dtype="float32", callback=self._captured
             )
         except self._module.PortAudioError as error:
-            raise DeviceUnavailable(
+            raise DeviceAbsent(
                 f"cannot open microphone {self.name} at {self.rate_hz} Hz: {error}; close what uses it"
             ) from error
 
@@ -167,9 +172,18 @@ class MicSource:
         self._newest = (self._ring.written, self._clock.now_ns())
         self._arrived.set()
 
+    @property
+    def lost_samples(self) -> int:
+        """At the device's rate: what the ring had no room for, and what was not delivered."""
+        return self.overrun_samples + self.missed_samples
+
     def _wait(self) -> bool:
         """Wait for the callback; False when the device was silent. In slices: a stop of the process costs only one."""
-        return any(self._arrived.wait(self._silent_device_s / _SLICES) for _ in range(_SLICES))
+        for _ in range(_SLICES):
+            self.steps += 1
+            if self._arrived.wait(self._silent_device_s / _SLICES):
+                return True
+        return False
 
     def _frames(self) -> Iterator[AudioFrame]:
         """Frames until `stop()` or until the device falls silent."""

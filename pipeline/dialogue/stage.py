@@ -62,6 +62,9 @@ class UnderstandStage:
         self._more_waiting = more_waiting
         self._speculation: Speculation | None = None
         self._prepared = True
+        self.asked = 0
+        """How often the work on a transcript has asked whether to go on: between the model's steps, and while it waits
+        for a lane or a tool. It stands still where the work hangs."""
 
     def answer(self, transcript: Transcript) -> Iterator[TextDelta]:
         """Plan a candidate; act on a final and yield its reply, closed by a delta with `last`."""
@@ -109,10 +112,14 @@ class UnderstandStage:
         if self._prepared:
             return
 
-        def cancelled() -> bool:
-            return self._more_waiting() or busy() or bool(self._scheduler.stopped)
+        def give_up() -> bool:
+            self.asked += 1
+            return self._more_waiting() or busy()
 
-        with self._scheduler.block(lambda: self._more_waiting() or busy()):
+        def cancelled() -> bool:
+            return give_up() or bool(self._scheduler.stopped)
+
+        with self._scheduler.block(give_up):
             self._prepared = self._dialogue.prepare(cancelled, scheduler=self._scheduler)
 
     def _speculate(self, transcript: Transcript) -> None:
@@ -209,10 +216,15 @@ class UnderstandStage:
             yield from speculation.rest
 
     def _stale(self, transcript: Transcript) -> Callable[[], bool]:
-        return lambda: self._generations.is_stale(transcript.generation)
+        def stale() -> bool:
+            self.asked += 1
+            return self._generations.is_stale(transcript.generation)
+
+        return stale
 
     def _cancelled(self, transcript: Transcript) -> Callable[[], bool]:
-        return lambda: self._generations.is_stale(transcript.generation) or bool(self._scheduler.stopped)
+        stale = self._stale(transcript)
+        return lambda: stale() or bool(self._scheduler.stopped)
 
     @staticmethod
     def _delta(transcript: Transcript, text: str, task: Task, *, last: bool = False) -> TextDelta:

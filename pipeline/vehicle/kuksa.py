@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from models.errors import StartupError
+from models.errors import BrokerAbsent, StartupError
 from pipeline.vehicle import kuksa_proto as proto
 from pipeline.vehicle.signals import Signal, SignalError, Value, load_signals
 
@@ -60,10 +60,10 @@ class KuksaTree:
     ) -> KuksaTree:
         """socket: the databroker's unix socket. token_file: a JWT with the narrowest scope that serves; never logged.
 
-        Raises StartupError when the socket or the token file is not there.
+        Raises BrokerAbsent when the socket is not there, StartupError for a token file that is not.
         """
         if not socket.exists():
-            raise StartupError(f"no databroker socket at {socket}; start kuksa-databroker or use the embedded signals")
+            raise BrokerAbsent(f"no databroker socket at {socket}; start kuksa-databroker or use the embedded signals")
         if token_file is not None and not token_file.is_file():
             raise StartupError(f"no token file at {token_file}; create it or leave it out of the profile")
         token = None if token_file is None else token_file.read_text(encoding="utf-8").strip()

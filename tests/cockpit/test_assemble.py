@@ -30,7 +30,7 @@ def test_the_databrokers_socket_and_token_reach_it(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(kuksa.KuksaTree, "connect", connect)
     vehicle = {"backend": "kuksa", "socket": str(tmp_path / "broker.sock"), "token_file": str(tmp_path / "token")}
-    assemble._vehicle(Profile.model_validate({"vehicle": vehicle}))
+    assemble.vehicle_of(Profile.model_validate({"vehicle": vehicle}))
     assert asked == [(tmp_path / "broker.sock", tmp_path / "token")]
 
 

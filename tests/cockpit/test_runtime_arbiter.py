@@ -28,6 +28,8 @@ from cockpit.scheduling.control_socket import default_socket
 from cockpit.scheduling.llm_lease import LaneLlmScheduler, TaskLane
 from cockpit.scheduling.service import SchedulingPlan, SchedulingService, open_service
 from cockpit.scheduling.voice_task import must_bind
+from cockpit.service.notify import Notifier
+from cockpit.service.state import ServiceState
 from models.engines.llm.session import LmSession
 from models.errors import ConfigError
 from models.store.store import Store
@@ -401,12 +403,12 @@ def test_a_process_that_listens_is_found_by_itself_and_takes_its_socket_away(
         return replace(assembly, service=open_service(scheduling, profile.device), engines=engines)
 
     monkeypatch.setattr(talk, "assemble", light)
-    with talk.talking("cpu", NullSink(), None, live=True, quiet=True):
+    with talk.talking("cpu", NullSink(), None, quiet=True, service=ServiceState(Notifier())):
         result = CliRunner().invoke(app, ["status", "--json"])
         assert result.exit_code == 0, result.output
         assert DIALOGUE in result.output
     assert not socket.exists()
-    with talk.talking("cpu", NullSink(), None, live=False, quiet=True):
+    with talk.talking("cpu", NullSink(), None, quiet=True):
         assert not socket.exists(), "say and ask have no socket by themselves"
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from models.errors import DeviceUnavailable
+from models.errors import DeviceUnavailable, GpuAbsent
 
 KERNELS = Path(__file__).resolve().parents[1] / "kernels"
 _PROBE_CYCLES = 200_000
@@ -123,11 +123,9 @@ class BoundDriver:
                 f"device cuda: no NVIDIA driver here ({error}); install it or use `device: cpu`"
             ) from error
         if int(status) != 0:
-            raise DeviceUnavailable(
-                f"device cuda: the driver answers {status.name}; use `device: cpu` or mend the driver"
-            )
+            raise GpuAbsent(f"device cuda: the driver answers {status.name}; use `device: cpu` or mend the driver")
         if ordinal >= self.check(d.cuDeviceGetCount()):
-            raise DeviceUnavailable(f"device cuda: there is no GPU {ordinal}; use `device: cpu` or another ordinal")
+            raise GpuAbsent(f"device cuda: there is no GPU {ordinal}; use `device: cpu` or another ordinal")
         self.device = self.check(d.cuDeviceGet(ordinal))
         # Retained, never run in: green contexts, modules and memory belong to it.
         self.primary = self.check(d.cuDevicePrimaryCtxRetain(self.device))

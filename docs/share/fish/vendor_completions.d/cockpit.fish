@@ -2,7 +2,7 @@
 function __cockpit_at --description 'The command that is being completed'
     set -l at cockpit
     for word in (commandline -opc)[2..-1]
-        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit models' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit completion'; and set at "$at $word"
+        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit models' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
     end
     test "$at" = "$argv[1]"
 end
@@ -19,6 +19,8 @@ complete -c cockpit -n '__cockpit_at "cockpit"' -a 'adapt' -d 'Train the adapter
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'kernels' -d 'Compile the GPU kernels for the device here.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'profile' -d 'Check, show and compare profiles.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'doctor' -d 'Check this machine: Python, packages, models, audio, disk, cores, GPU.'
+complete -c cockpit -n '__cockpit_at "cockpit"' -a 'install' -d 'Lay down the systemd units, sysusers.d, tmpfiles.d, a preset and the profile.'
+complete -c cockpit -n '__cockpit_at "cockpit"' -a 'degraded' -d 'Say once that voice is limited, by espeak-ng, and answer `o3ctl ask` by rules, until a signal ends it.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'completion' -d 'Print the script that completes `cockpit` and `o3ctl` in a shell.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -l version -d 'Print the version and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -s h -l help -d 'Show the help and exit.'
@@ -140,7 +142,18 @@ complete -c cockpit -n '__cockpit_at "cockpit profile apply"' -s h -l help -d 'S
 complete -c cockpit -n '__cockpit_at "cockpit profile apply"' -a 'base cpu h200'
 complete -c cockpit -n '__cockpit_at "cockpit profile apply"' -F
 complete -c cockpit -n '__cockpit_at "cockpit doctor"' -l profile -r -F -a 'base cpu h200' -d 'The profile this machine should run.'
+complete -c cockpit -n '__cockpit_at "cockpit doctor"' -l system -d 'Check what `cockpit install` laid down instead: units, user, folders.'
+complete -c cockpit -n '__cockpit_at "cockpit doctor"' -l root -r -F -d 'With --system: the root of an image.'
 complete -c cockpit -n '__cockpit_at "cockpit doctor"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit doctor"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit install"' -l root -r -F -d 'Below which it is laid down: / or an image\'s root.'
+complete -c cockpit -n '__cockpit_at "cockpit install"' -l profile -r -F -a 'base cpu h200' -d 'What cockpit.service runs: a profile that ships, or a YAML file, which is copied to etc/cockpit.'
+complete -c cockpit -n '__cockpit_at "cockpit install"' -l program -r -F -d '`cockpit` as the target has it; without it, this one.'
+complete -c cockpit -n '__cockpit_at "cockpit install"' -l dry-run -d 'Say what would be written, and write nothing.'
+complete -c cockpit -n '__cockpit_at "cockpit install"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit install"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit degraded"' -l profile -r -F -a 'base cpu h200' -d 'A profile that ships (cpu) or a path to a YAML file.'
+complete -c cockpit -n '__cockpit_at "cockpit degraded"' -l log-level -r -a 'debug info warning error' -d 'Least that is logged to stderr. debug may log what was heard.'
+complete -c cockpit -n '__cockpit_at "cockpit degraded"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit completion"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit completion"' -a 'bash zsh fish'

@@ -2,12 +2,13 @@
 function __o3ctl_at --description 'The command that is being completed'
     set -l at o3ctl
     for word in (commandline -opc)[2..-1]
-        contains -- "$at $word" 'o3ctl status' 'o3ctl pause' 'o3ctl resume' 'o3ctl evict' 'o3ctl top' 'o3ctl policy' 'o3ctl policy show' 'o3ctl policy reset' 'o3ctl policy freeze'; and set at "$at $word"
+        contains -- "$at $word" 'o3ctl status' 'o3ctl ask' 'o3ctl pause' 'o3ctl resume' 'o3ctl evict' 'o3ctl top' 'o3ctl policy' 'o3ctl policy show' 'o3ctl policy reset' 'o3ctl policy freeze'; and set at "$at $word"
     end
     test "$at" = "$argv[1]"
 end
 complete -c o3ctl -f
 complete -c o3ctl -n '__o3ctl_at "o3ctl"' -a 'status' -d 'Lanes, queues, budgets, memory, degraded mode and policy.'
+complete -c o3ctl -n '__o3ctl_at "o3ctl"' -a 'ask' -d 'Do a command that comes as text, from a switch or a screen.'
 complete -c o3ctl -n '__o3ctl_at "o3ctl"' -a 'pause' -d 'Start nothing more of TASK until it is resumed.'
 complete -c o3ctl -n '__o3ctl_at "o3ctl"' -a 'resume' -d 'Let TASK start again.'
 complete -c o3ctl -n '__o3ctl_at "o3ctl"' -a 'evict' -d 'Take the KV memory of SESSION; at its next boundary while a request runs on it.'
@@ -18,6 +19,10 @@ complete -c o3ctl -n '__o3ctl_at "o3ctl status"' -l verbose -s v -d 'Also lanes,
 complete -c o3ctl -n '__o3ctl_at "o3ctl status"' -l json -d 'Print one JSON object instead of text.'
 complete -c o3ctl -n '__o3ctl_at "o3ctl status"' -l socket -r -F -d 'Control socket of the service.'
 complete -c o3ctl -n '__o3ctl_at "o3ctl status"' -s h -l help -d 'Show the help and exit.'
+complete -c o3ctl -n '__o3ctl_at "o3ctl ask"' -l language -r -d 'en or zh.'
+complete -c o3ctl -n '__o3ctl_at "o3ctl ask"' -l json -d 'Print one JSON object instead of text.'
+complete -c o3ctl -n '__o3ctl_at "o3ctl ask"' -l socket -r -F -d 'Control socket of the service.'
+complete -c o3ctl -n '__o3ctl_at "o3ctl ask"' -s h -l help -d 'Show the help and exit.'
 complete -c o3ctl -n '__o3ctl_at "o3ctl pause"' -l json -d 'Print one JSON object instead of text.'
 complete -c o3ctl -n '__o3ctl_at "o3ctl pause"' -l socket -r -F -d 'Control socket of the service.'
 complete -c o3ctl -n '__o3ctl_at "o3ctl pause"' -s h -l help -d 'Show the help and exit.'
