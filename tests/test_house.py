@@ -20,7 +20,16 @@ CROWDED = {"models/build": 19, "cockpit/cli": 17}
 """What a built model was made by is known by the names in models/build: moving one means rebuilding all. In cockpit/cli
 every command of the program is a file.
 """
-ONLY_TESTS = {"tests", "tests/data", "tests/docs", "tests/support", "tests/support/fake_device", "tests/support/nlu"}
+ONLY_TESTS = {
+    "tests",
+    "tests/data",
+    "tests/docs",
+    "tests/support",
+    "tests/support/fake_device",
+    "tests/support/nlu",
+    "tests/support/service",
+    "tests/support/cuda",
+}
 
 
 @pytest.mark.parametrize("package", list(LAYERS))

@@ -65,7 +65,7 @@ def check(name: Name, json: JsonFlag = False) -> None:
             print(f"{loaded.files[0]}: good ({' <- '.join(path.name for path in loaded.files)})")
         _print_missing(loaded, missing)
     if missing:
-        raise typer.Exit(missing[0].error.exit_code)
+        raise typer.Exit(min(found.error.exit_code for found in missing))
 
 
 @app.command()
@@ -136,7 +136,7 @@ def apply(
         _print_plan(loaded, memory, latency, in_use, changes)
         _print_missing(loaded, missing)
     if missing:
-        raise typer.Exit(missing[0].error.exit_code)
+        raise typer.Exit(min(found.error.exit_code for found in missing))
 
 
 def _missing(loaded: LoadedProfile, store: Store) -> list[Finding]:

@@ -34,7 +34,7 @@ from models.build.llm_gguf import Checkpoint as Gguf
 from models.engines.llm.causal_lm import CausalLM
 from models.errors import InputError, ModelMissing
 from models.store.store import Store
-from tests.support.cuda_host import NAMES, HostDriver, compile_for_host
+from tests.support.cuda.cuda_host import NAMES, HostDriver, compile_for_host
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="runs CUDA C++ through the host's g++: none here"

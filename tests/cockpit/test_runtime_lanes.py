@@ -34,8 +34,8 @@ from pipeline.audio.source import WavSource
 from pipeline.dialogue.llm_steps import fill
 from pipeline.frames import Task
 from tests.support.arbiter_config import patient
-from tests.support.fake_cuda import FakeDriver
-from tests.support.host_memory import HostMemory
+from tests.support.cuda.fake_cuda import FakeDriver
+from tests.support.cuda.host_memory import HostMemory
 from tests.support.paths import AUDIO
 from tests.support.waiting import ended, until
 

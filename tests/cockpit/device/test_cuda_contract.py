@@ -11,7 +11,7 @@ from cockpit.device.base import Device, LaneSpec, open_device
 from cockpit.device.cuda.device import CudaDevice, open_cuda
 from cockpit.device.cuda.driver import BoundDriver, Partition
 from models.errors import ConfigError, DeviceUnavailable
-from tests.support.fake_cuda import FakeDriver
+from tests.support.cuda.fake_cuda import FakeDriver
 
 CLUSTERS = {"a": 32, "b": 72, "c": 16, "system": 8}
 

@@ -20,7 +20,7 @@ from cockpit.device.cuda.sessions import HEAVY, CudaSession, nodes_elsewhere
 from models.build.llm_emit import Emitter, WeightFile
 from models.engines.placement import Buffer, CpuPlacement, view
 from models.errors import DeviceUnavailable, ModelMissing
-from tests.support.host_memory import HostMemory
+from tests.support.cuda.host_memory import HostMemory
 
 
 class FakeDevice:

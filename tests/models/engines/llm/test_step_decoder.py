@@ -23,7 +23,7 @@ from models.engines.llm.device import DeviceLm
 from models.engines.llm.memory import Sizes
 from models.engines.llm.session import LmSession, Step
 from models.engines.placement import CpuPlacement
-from tests.support.host_decoder import FACTS, KernelPlacement
+from tests.support.cuda.host_decoder import FACTS, KernelPlacement
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, VOCAB, CAPACITY = 2, 512, 8, 2, 128, 264, 64
 EPS = 1e-6

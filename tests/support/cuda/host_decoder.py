@@ -16,7 +16,7 @@ from cockpit.device.cuda.kernel_store import KernelSource, KernelStore
 from cockpit.device.cuda_decode.serving import StepDecoders, served_sources
 from models.engines.llm.steps import StepDecoder, StepModel
 from models.engines.placement import WEIGHT_INDEX, CpuPlacement
-from tests.support.cuda_host import HostDriver, compile_for_host
+from tests.support.cuda.cuda_host import HostDriver, compile_for_host
 
 FACTS = DeviceFacts("host", 2, 2, (9, 0), 13000, "00" * 16, 1 << 30)
 
