@@ -18,6 +18,7 @@ from cockpit.profile.language_models import LanguageModel
 from cockpit.profile.memory_plan import KV_SESSIONS, device_memory_bytes, own_texts, plan_of
 from cockpit.profile.runnable import require_runnable
 from cockpit.profile.sections import Profile
+from cockpit.remote_chat import open_remote
 from cockpit.runtime import Parts, Sink
 from cockpit.scheduling.engine_turns import ChainRecognizer, ChainVoice, EngineTurns, GuidanceVoice
 from cockpit.scheduling.guidance_lease import guidance_lease
@@ -204,6 +205,7 @@ class _Loading:
             agent=setup_of(profile.agent),
             agent_lm=self.agent_model(engines),
             parser=self.parser(),
+            remote=open_remote(profile.llm.dialogue.remote, profile.llm.dialogue.max_reply_tokens),
         )
         models.opened.callback(dialogue.close)
         vad = models.load(factory.VADS, VAD, None)

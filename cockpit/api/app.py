@@ -40,6 +40,7 @@ from models.engines.llm.sampling import Sampling, TokenChance
 from models.engines.llm.tokenizer import TextTokenizer
 from models.errors import InputError
 from pipeline import json_codec
+from pipeline.dialogue.remote import RemoteTalk
 from pipeline.frames import GuidancePrompt, Language
 from pipeline.guidance import GuidanceEnded, PromptOutdated
 
@@ -70,11 +71,14 @@ class Services:
     """Model -> what it does: requests of a task whose role another model than the first has go there."""
     guide: Callable[[GuidancePrompt], int] | None = None
     """Speaks a prompt of guidance and returns its id; None where nobody would hear it."""
+    remote: RemoteTalk | None = None
+    """The server that free talk may go to."""
     started_s: int = field(default_factory=lambda: int(time.time()))
 
     def stats(self) -> dict[str, Any]:
         """What `/v1/stats` and `o3ctl status --json` show of the language models, by name."""
-        return {"models": {name: service.shown() for name, service in self.texts.items()}}
+        shown: dict[str, Any] = {"models": {name: service.shown() for name, service in self.texts.items()}}
+        return shown if self.remote is None else shown | {"remote": self.remote.shown()}
 
     def text(self, model: str | None, task: str = "") -> tuple[str, TextService]:
         """A language model by name or by role; without either, the one for `task` (the arbiter's name). Raises ApiError

@@ -161,17 +161,3 @@ def _close(path: Path | None, sockets: list[socket.socket]) -> None:
         made.close()
     if path is not None:
         path.unlink(missing_ok=True)
-
-
-def read_token(file: Path) -> str:
-    """The token: the file's only line. Raises StartupError for a file that others may read, and for an empty one."""
-    try:
-        mode = file.stat().st_mode
-        token = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"api.token_file {file} cannot be read: {error}") from error
-    if mode & 0o077:
-        raise StartupError(f"api.token_file {file} may be read by others: chmod 600 {file}")
-    if len(token) < 16 or any(c.isspace() for c in token):
-        raise StartupError(f"api.token_file {file} is to hold one line of at least 16 characters")
-    return token

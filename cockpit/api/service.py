@@ -11,7 +11,7 @@ from typing import Any
 
 from cockpit.api.app import Services
 from cockpit.api.grants import Grants
-from cockpit.api.server import ApiServer, read_token
+from cockpit.api.server import ApiServer
 from cockpit.api.sessions import SessionPool
 from cockpit.api.speech import SpeechService
 from cockpit.api.text import TextService
@@ -24,6 +24,7 @@ from cockpit.scheduling.llm_lease import EvictedSessions
 from cockpit.scheduling.service import SchedulingService
 from cockpit.scheduling.tasks import stand_in
 from cockpit.scheduling.voice_task import task_lane
+from cockpit.token_file import read_token
 from models.engines.llm.causal_lm import CausalLM
 from pipeline.frames import GuidancePrompt
 from pipeline.guidance import GuidanceStage
@@ -89,7 +90,7 @@ def open_api(
     guide: see Services. given: the socket itself, where the service manager opened it.
     """
     section, service = profile.api, assembly.service
-    token = None if section.token_file is None else read_token(section.token_file)
+    token = None if section.token_file is None else read_token(section.token_file, "api.token_file")
     tasks = _ALONE if service is None else {name: task.priority for name, task in service.config.tasks.items()}
     granted = {
         user: tuple(dict.fromkeys(stand_in(name, tasks) for name in row)) for user, row in section.grants.items()
@@ -111,6 +112,7 @@ def open_api(
         _health(service, assembly.parts.guidance),
         guide=guide,
         roles={model.name: model.roles for model in profile.llm.models},
+        remote=assembly.parts.dialogue.remote,
     )
     try:
         server = ApiServer.open(services, path, group=section.group, port=section.port, token=token, given=given)

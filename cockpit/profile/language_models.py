@@ -3,13 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic import AfterValidator, Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from cockpit.profile.base import Section, Threads
+from cockpit.profile.base import Flag, Section, Threads
+from cockpit.profile.units import Duration, between
+
+
+def _safe_url(url: str) -> str:
+    parts = urlsplit(url)
+    local = parts.hostname in ("127.0.0.1", "::1", "localhost")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"{url} is no address of an API, such as https://llm.example.org/v1")
+    if parts.username or parts.password:
+        raise ValueError("a secret does not belong into the url: put it into token_file")
+    if parts.scheme == "http" and not local:
+        raise ValueError(f"{url} would send what is said unencrypted: use https")
+    return url
+
+
+class RemoteSection(Section):
+    """A server outside the car that free talk may go to: see docs/fleet.md. Commands, trips and tools never leave."""
+
+    url: Annotated[str, AfterValidator(_safe_url)]
+    """Address of an OpenAI-compatible API with its `/v1`. https, or http to this machine."""
+    model: Annotated[str, Field(min_length=1)]
+    """The model's name there."""
+    token_file: Path | None = None
+    """File with the bearer token, readable by this process's user only; `null`: none is sent."""
+    deadline: Annotated[Duration, between(Duration, "100ms", "30s")] = Duration.parse("1500ms")
+    """First words later than this are of no use, nor is what comes after such a pause. The model in the car begins when
+    they are later than 95 of 100 were before, and at half of this while that is not known yet."""
+    failures: Annotated[int, Field(strict=True, ge=1, le=100)] = 3
+    """After so many failures in a row the server is left alone for `rest`."""
+    rest: Annotated[Duration, between(Duration, "1s", "60min")] = Duration.parse("30s")
+    """How long."""
+    history: Flag = False
+    """`true`: earlier free talk goes with a question. `false`: the question alone."""
 
 
 class DialogueLlmSection(Section):
@@ -24,6 +59,8 @@ class DialogueLlmSection(Section):
     as texts do, and is planned for the whole."""
     max_reply_tokens: Annotated[int, Field(strict=True, ge=8, le=1_024)] = 96
     """A reply is cut here."""
+    remote: RemoteSection | None = None
+    """A server that answers free talk where it is in time. `null`: nothing that is said leaves the car."""
 
     @model_validator(mode="after")
     def _room(self) -> DialogueLlmSection:
@@ -82,7 +119,9 @@ class LlmSection(Section):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         made = handler.resolve_ref_schema(handler(schema))
         older = DialogueLlmSection.model_json_schema()["properties"]
-        about = {name: field | {"description": f"As dialogue.{name}."} for name, field in older.items()}
+        about = {
+            name: field | {"description": f"As dialogue.{name}."} for name, field in older.items() if name != "remote"
+        }
         made["properties"] = made["properties"] | about
         return made
 

@@ -24,7 +24,7 @@ from docs.generate.house import ROOT
 
 PAGE = "docs/licences.md"
 RECORD = "docs/packages.json"
-RUN_TIME = ("cpu", "gpu", "build", "audio", "vss", "wake", "api")
+RUN_TIME = ("cpu", "gpu", "build", "audio", "vss", "wake", "api", "remote")
 """Extras of a car or a bench, whose packages are followed to the end."""
 DEVELOPMENT = ("bench", "test")
 """Extras of a developer, listed themselves only."""

@@ -41,7 +41,9 @@ from pipeline.dialogue.plan import (
     plan_of_question,
     task_of,
 )
+from pipeline.dialogue.remote import RemoteTalk
 from pipeline.dialogue.summary import Summary
+from pipeline.dialogue.talk import AnswerCut, allowed, model_words
 from pipeline.dialogue.tool_choice import Chooser
 from pipeline.dialogue.understanding import Understanding, plan_of_decision, with_decision
 from pipeline.frames import Language, ToolCall, ToolResult
@@ -129,6 +131,8 @@ class DialogueManager:
     manual: Manual
     understanding: Understanding | None = None
     """The parser's model; None: the rules alone decide."""
+    remote: RemoteTalk | None = None
+    """A server outside the car that free talk may go to."""
     agent: Agent | None = None
     memory: TaskMemory = field(default_factory=TaskMemory)
     older: Summary = field(default_factory=Summary)
@@ -160,10 +164,11 @@ class DialogueManager:
         agent: AgentSetup | None = None,
         agent_lm: CausalLM | None = None,
         parser: ParserEngine | None = None,
+        remote: RemoteTalk | None = None,
     ) -> DialogueManager:
         """tree: signals (the embedded ones by default); lm: None leaves open choices to the words and answers no
         talk, and asks no tools. agent_lm: the model of the agent loop, where it is another one. parser: the model that
-        reads whole sentences; None: the rules alone decide.
+        reads whole sentences; None: the rules alone decide. remote: a server that answers free talk where it can.
         """
         known = load_places() if places is None else places
         access = SignalAccess(EmbeddedTree() if tree is None else tree)
@@ -184,6 +189,7 @@ class DialogueManager:
             chat_sessions=sessions,
             manual=load_manual(),
             understanding=(None if parser is None else Understanding.create(parser, lexicon, known, toolbox.place_of)),
+            remote=remote,
             agent=looks_up,
             memory=memory,
             older=Summary() if lm is None else Summary(lm, _session(lm, "summary")),
@@ -206,7 +212,9 @@ class DialogueManager:
             self.agent.loop.warm_up(scheduler)
 
     def close(self) -> None:
-        """End the threads of the agent's tools. From any thread, twice too."""
+        """End the threads of the agent's tools, and the connection to a server. From any thread, twice too."""
+        if self.remote is not None:
+            self.remote.close()
         if self.agent is not None:
             self.agent.close()
 
@@ -443,38 +451,48 @@ class DialogueManager:
 
         try:
             start = self.clock()
-            session = self.chat_sessions[language]
-            tokens = self._chat_tokens(text, language, turn_id=turn_id)
-            steps = scheduler.on(session)
-            fill(session, tokens, steps, cancelled=over)
-            words = session.generate(max_new_tokens=self.reply_tokens, cancelled=over, at_boundary=steps.at_token)
-            yield from self._talk(words, text, language, start, over)
+            session, tokenizer = self.chat_sessions[language], self.lm.tokenizer
+
+            def own(stop: Callable[[], bool]) -> Iterator[str]:
+                steps = scheduler.on(session)
+                fill(session, self._chat_tokens(text, language, turn_id=turn_id), steps, cancelled=stop)
+                words = session.generate(max_new_tokens=self.reply_tokens, cancelled=stop, at_boundary=steps.at_token)
+                yield from model_words(words, tokenizer, self.reply_tokens)
+
+            sources: list[Iterator[str]] = [own(over)]
+            if self.remote is not None:
+                messages = self._remote_messages(text, language, turn_id)
+                sources.insert(0, self.remote.words(messages, own, over))
+            yield from self._talk(sources, text, language, start, over)
         finally:
             if self._open_chat == number:
                 self._open_chat = 0
 
     def _talk(
-        self, tokens: Iterator[int], asked: str, language: Language, start: float, over: Callable[[], bool]
+        self,
+        sources: Sequence[Iterator[str]],
+        asked: str,
+        language: Language,
+        start: float,
+        over: Callable[[], bool],
     ) -> Iterator[str]:
-        assert self.lm is not None
-        stream = self.lm.tokenizer.stream()
+        """What may be spoken of the first source that does not fail before it has said anything."""
+        self.chat_ttft_ms = 0.0
+
+        def timed(words: Iterator[str]) -> Iterator[str]:
+            for piece in words:
+                self.chat_ttft_ms = self.chat_ttft_ms or (self.clock() - start) * 1e3
+                yield piece
+
         talk = TalkFilter(language, asked)
-        count = 0
-        for token in tokens:
-            count += 1
-            if count == 1:
-                self.chat_ttft_ms = (self.clock() - start) * 1e3
-            allowed = talk.push(stream.push(token))
-            if allowed:
-                yield allowed
-            if talk.done:
+        for words in sources:
+            talk = TalkFilter(language, asked)
+            try:
+                yield from allowed(timed(words), talk, over)
                 break
-        if over():
-            return
-        rest = talk.push(stream.finish()) + talk.close(cut=count == self.reply_tokens)
-        if rest:
-            yield rest
-        if not talk.said.strip():
+            except AnswerCut:
+                continue
+        if not over() and not talk.said.strip():
             yield (_UNSURE if is_question(asked, language) else _CANNOT)[language]
 
     def prepare(
@@ -555,6 +573,19 @@ class DialogueManager:
         assert self.lm is not None
         messages = [*self._messages(language, turn_id), {"role": "user", "content": text[:400]}]
         return self.lm.chat.encode(messages, self.lm.tokenizer)
+
+    def _remote_messages(self, text: str, language: Language, turn_id: int | None) -> list[dict[str, str]]:
+        """What may leave the car: the question, and earlier free talk where the profile allows it. No command, no trip
+        and nothing that the car said about itself is in it.
+        """
+        assert self.remote is not None
+        messages = [{"role": "system", "content": _SYSTEM[language]}]
+        if self.remote.history:
+            talks = [e for known_id, e in self._history.items() if known_id != turn_id and e.talk and e.heard]
+            for exchange in talks[-KEPT_EXCHANGES:]:
+                messages.append({"role": "user", "content": exchange.user[:400]})
+                messages.append({"role": "assistant", "content": exchange.heard[:400]})
+        return [*messages, {"role": "user", "content": text[:400]}]
 
     def _history_tokens(self, language: Language) -> list[int]:
         """What every chat text of this language begins with until more is heard."""

@@ -11,7 +11,8 @@ import httpx2 as httpx
 import pytest
 
 from cockpit.api.grants import Grants
-from cockpit.api.server import ApiServer, read_token
+from cockpit.api.server import ApiServer
+from cockpit.token_file import read_token
 from models.errors import StartupError
 from tests.support.waiting import until
 
@@ -100,16 +101,16 @@ def test_a_socket_in_use_and_what_is_no_socket(served: Any, tmp_path: Path) -> N
 def test_token_files(tmp_path: Path) -> None:
     file = tmp_path / "token"
     with pytest.raises(StartupError, match="cannot be read"):
-        read_token(file)
+        read_token(file, "api.token_file")
     file.write_text("short\n")
     file.chmod(0o600)
     with pytest.raises(StartupError, match="16 characters"):
-        read_token(file)
+        read_token(file, "api.token_file")
     file.write_text("sixteen-or-more-characters\n")
-    assert read_token(file) == "sixteen-or-more-characters"
+    assert read_token(file, "api.token_file") == "sixteen-or-more-characters"
     file.chmod(0o644)
     with pytest.raises(StartupError, match="chmod 600"):
-        read_token(file)
+        read_token(file, "api.token_file")
 
 
 def test_grants_by_user() -> None:
