@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from cockpit.profile.load import find_profile, load_profile
+from cockpit.profile.sections import Profile
 from models.errors import InputError, StartupError
 
 MARK = "# Installed by `cockpit install`; change it with drop-ins (systemctl edit), or install again.\n"
@@ -21,6 +22,9 @@ PRESET = Path("usr/lib/systemd/system-preset/50-cockpit.preset")
 PROFILES = Path("etc/cockpit")
 READY_MARKS = Path("var/lib/cockpit/models-ready")
 """What says that a profile's models were made ready; an installation takes it away."""
+
+USER = "cockpit"
+"""The service's user and group."""
 
 State = Literal["written", "unchanged", "in the way"]
 
@@ -74,6 +78,22 @@ class Installation:
         return done
 
 
+@dataclass(frozen=True, slots=True)
+class _Clients:
+    """Whom a profile names of the programs that ask. named: whether it names anybody by user or group."""
+
+    named: bool
+    api_group: str
+    membership: str
+
+    @classmethod
+    def of(cls, profile: Profile) -> _Clients:
+        groups = sorted({group for group in (profile.control.group, profile.wyoming.group, profile.api.group) if group})
+        named = bool(groups) or bool(profile.api.grants.keys() - {"*"})
+        membership = f"SupplementaryGroups={' '.join(groups)}\n" if groups else ""
+        return cls(named, profile.api.group or USER, membership)
+
+
 def planned(root: Path, profile: str, program: Path) -> Installation:
     """profile: a name that ships, or a YAML file, which is copied with what it extends. program: `cockpit` as the
     target has it. Raises ConfigError for a profile that is wrong, InputError for what cannot be installed.
@@ -82,7 +102,14 @@ def planned(root: Path, profile: str, program: Path) -> Installation:
         raise InputError(f"--program {program}: name an absolute path without blanks, quotes, % or $")
     loaded = load_profile(profile)
     name, named, copied = _profile_files(profile)
-    replaced = {"@COCKPIT@": str(program), "@PROFILE@": named, "@SERVICE@": "cockpit.service"}
+    clients = _Clients.of(loaded.profile)
+    replaced = {
+        "@COCKPIT@": str(program),
+        "@PROFILE@": named,
+        "@SERVICE@": "cockpit.service",
+        "@API_GROUP@": clients.api_group,
+        "@GROUPS@": clients.membership,
+    }
     service = _template("cockpit@.service", replaced)
     units = {
         "cockpit@.service": service,
@@ -100,6 +127,9 @@ def planned(root: Path, profile: str, program: Path) -> Installation:
     if loaded.profile.device == "cuda":
         for unit in ("cockpit.service", f"cockpit@{name}.service"):
             units[f"{unit}.d/10-gpu.conf"] = _template("gpu.conf", replaced)
+    if clients.named:
+        for unit in ("cockpit.service", f"cockpit@{name}.service"):
+            units[f"{unit}.d/20-clients.conf"] = _template("clients.conf", replaced)
     files = [Planned(UNITS / unit, text) for unit, text in units.items()]
     files += [
         Planned(SYSUSERS, _template("cockpit.sysusers.conf", replaced)),

@@ -8,12 +8,11 @@ from pathlib import Path
 
 from cockpit.profile.load import load_profile
 from cockpit.profile.runnable import Finding
-from cockpit.service.install import SYSUSERS, TMPFILES, UNITS, planned
+from cockpit.service.install import SYSUSERS, TMPFILES, UNITS, USER, planned
 from cockpit.unix_socket import LONGEST_PATH_BYTES
 from models.errors import InputError
 from models.store.store import Store
 
-USER = "cockpit"
 STATE = Path("var/lib/cockpit")
 API_SOCKET = Path("run/cockpit/api.sock")
 _FOLDERS = ((STATE, 0o750), (Path("var/cache/cockpit"), 0o750))

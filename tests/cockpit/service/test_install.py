@@ -149,6 +149,25 @@ def test_a_gpu_gets_its_devices_and_no_other_profile_does(tmp_path: Path) -> Non
         assert "DeviceAllow=char-nvidia-uvm rw" in (tmp_path / "gpu" / UNITS / unit / "10-gpu.conf").read_text()
 
 
+def test_who_may_ask_is_known_by_name(tmp_path: Path) -> None:
+    """In a user namespace the kernel would tell every other user as nobody."""
+    laid_down(tmp_path / "plain")
+    assert not list(tmp_path.rglob("*clients.conf"))
+    own = tmp_path / "car.yaml"
+    own.write_text("extends: cpu\napi: {group: hmi, grants: {radio: [dialogue_task]}}\ncontrol: {group: bench}\n")
+    laid_down(tmp_path / "named", str(own))
+    for unit in ("cockpit.service.d", "cockpit@car.service.d"):
+        text = (tmp_path / "named" / UNITS / unit / "20-clients.conf").read_text()
+        assert "SupplementaryGroups=bench hmi\nPrivateUsers=no" in text
+    assert "SocketGroup=hmi" in (tmp_path / "named" / UNITS / "cockpit-api.socket").read_text()
+    assert "SocketGroup=cockpit" in (tmp_path / "plain" / UNITS / "cockpit-api.socket").read_text()
+    own.write_text("extends: cpu\napi: {grants: {radio: [dialogue_task]}}\n")
+    laid_down(tmp_path / "granted", str(own))
+    text = (tmp_path / "granted" / UNITS / "cockpit.service.d/20-clients.conf").read_text()
+    assert "SupplementaryGroups" not in text
+    assert "PrivateUsers=no" in text
+
+
 # --- doctor --system -------------------------------------------------------------------------------------------------
 def test_doctor_finds_what_is_gone_from_an_installed_tree(tmp_path: Path) -> None:
     def missing() -> dict[str, str]:
