@@ -89,7 +89,7 @@ def evidence_of(text: str, lexicon: Lexicon, language: Language) -> Evidence:
     """All evidence of one piece of text."""
     tokens = tuple(tokens_of(text))
     words = [token.text for token in tokens]
-    found = lexicon.find(tokens)
+    found = [match for match in lexicon.find(tokens) if not _goes_on(match, words)]
     numbers = tuple(number for number in find_numbers(words) if not any(_swallows(match, number) for match in found))
     spans = [(token.start, token.end) for token in tokens]
     plain = simple_form(text).lower().replace("’", "'")
@@ -99,6 +99,32 @@ def evidence_of(text: str, lexicon: Lexicon, language: Language) -> Evidence:
     asks = text.rstrip().endswith(("?", "？"))
     doubtful = is_doubtful(words, numbers) or any(_paused(text, tokens, number) for number in numbers)
     return Evidence(text, tokens, matches, numbers, language, asks, tags, doubtful)
+
+
+_OTHER_PLACE = (
+    "路",
+    "街",
+    "巷",
+    "大道",
+    "医院",
+    "酒店",
+    "小区",
+    "street",
+    "road",
+    "avenue",
+    "lane",
+    "hospital",
+    "hotel",
+)
+"""A known name before one of these is part of another's: 西湖路 is not the lake."""
+
+
+def _goes_on(match: Match, words: Sequence[str]) -> bool:
+    """Whether the place that was found is only the beginning of a name that nobody knows."""
+    if not (match.has("place") or match.has("kind")):
+        return False
+    following = words[match.end : match.end + 2]
+    return bool(following) and (following[0] in _OTHER_PLACE or "".join(following) in _OTHER_PLACE)
 
 
 def _paused(text: str, tokens: Sequence[Token], number: Number) -> bool:

@@ -24,6 +24,7 @@ from pipeline.nlu.parser.guards import (
     lacks_only,
     leaves_out,
     read_past,
+    speaks_of_more,
 )
 from pipeline.nlu.parser.labels import ACT
 from pipeline.nlu.parser.reader import Program
@@ -109,6 +110,11 @@ class Judge:
         if any(map(_wrong_unit, ruled.calls)):
             return Decision("rules", sure)  # whose reply names the unit
         decision = self._decide(program, parse, ruled, last_call)
+        done = decision.calls if decision.kind == "program" else ruled.calls
+        player = bool(done) and all(call.name == "control_media" for call in done)
+        spoken = [clause.evidence for clause in parse.clauses] or [parse.whole]
+        if player and decision.kind in ("rules", "agreed", "program") and any(map(speaks_of_more, spoken)):
+            return Decision("nothing", sure, reason="none_talk", fault="evidence")
         if not ruled.writes:
             return decision
         if decision.kind == "rules":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
+from pipeline.nlu.lexicon import Match
 from pipeline.nlu.parser.reader import Program, ProgramCall
 from pipeline.nlu.parser.scope import corrected_at
 from pipeline.nlu.slots import seat_zone
@@ -23,7 +25,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "set_sunshade": ("device.sunshade", "feel.sun"),
     "set_seat_heating": ("device.seat_heating", "device.seat", "feel.cold_seat"),
     "set_seat_ventilation": ("device.seat_ventilation", "device.seat"),
-    "set_steering_wheel_heating": ("device.wheel_heating", "feel.cold_hands"),
+    "set_steering_wheel_heating": ("device.wheel_heating", "feel.cold_hands", "forbid.steering"),
     "set_interior_light": ("device.dome_light", "device.light", "feel.dark"),
     "set_headlights": ("device.headlight",),
     "set_wipers": ("device.wiper", "feel.rain"),
@@ -56,7 +58,16 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "cancel_navigation": ("device.nav_voice",),
 }
 """Devices that may be named beside a tool's own without another wish ("the driver's seat window")."""
+_HOW: Final = re.compile(r"咋(?!不)|怎么|怎样|如何|\bhow (?:do|can|would|should|does)\b", re.IGNORECASE)
+_WARM: Final = re.compile(r"热|暖|烫|\bheat|\bwarm|\btoast", re.IGNORECASE)
 _COUNTED: Final = 11
+_SMALL_WORDS: Final = (
+    "a an the it this that one ones i i'm i'd me my you your we us for to of at in on up so and or is are can could "
+    "would please just now again more bit little second moment minute while what let's let go get want wanna like "
+    "don't do not hear heard listen here there thing stuff than with by was were before after last first been"
+)
+_SMALL: Final = frozenset((*_SMALL_WORDS.split(), *"我你他它这那个的了吧啊呢嘛一下请给要想把就都先再还也不是"))
+"""Words that name nothing."""
 READS: Final = frozenset(("ask_vehicle", "ask_distance"))
 
 
@@ -71,13 +82,35 @@ def guard_fault(program: Program, whole: Evidence, last_call: ToolCall | None, *
         return "empty"
     if not program.valid:
         return "schema"
-    if whole.of("forbid"):
+    if any(not _harmless(match, program, whole) for match in whole.of("forbid")):
         return "forbidden"
+    if _HOW.search(whole.text) and any(call.call.name != "navigate_to" for call in program.calls):
+        return "question"
     if whole.doubtful_number:
         return "number"
     if not all(_named(call, whole, last_call, by_feeling) for call in program.calls):
         return "evidence"
     return ""
+
+
+def _harmless(match: Match, program: Program, whole: Evidence) -> bool:
+    """Whether a forbidden word is part of a title, or of the steering wheel that is heated."""
+    low, high = whole.tokens[match.start].start, whole.tokens[match.end - 1].end
+    if any(call.words is not None and call.words[0] <= low and high <= call.words[1] for call in program.calls):
+        return True
+    heats = all(call.call.name == "set_steering_wheel_heating" for call in program.calls) and _WARM.search(whole.text)
+    return bool(heats) and {tag for tag in match.tags if tag.startswith("forbid.")} == {"forbid.steering"}
+
+
+def speaks_of_more(whole: Evidence) -> bool:
+    """Whether words for the player are a verb alone ("next", "stop") while the sentence speaks of other things that
+    nobody knows: "a jacket next wednesday", "stop wiping".
+    """
+    if whole.has("device.media") or whole.of("music") or whole.of("source"):
+        return False
+    covered = {at for match in whole.matches for at in range(match.start, match.end)}
+    strange = [word for at, word in enumerate(whole.words) if at not in covered and word not in _SMALL]
+    return len(strange) > (2 if whole.language == "zh" else 0)
 
 
 def read_past(program: Program, whole: Evidence) -> bool:
@@ -166,8 +199,10 @@ def _opens(call: ToolCall) -> bool | None:
 def lacks_only(what: str, whole: Evidence) -> bool:
     """Whether every thing that the sentence names is part of what the car lacks: "the call volume"."""
     begin = whole.text.find(what) if what else -1
-    spans = [(whole.tokens[match.start].start, whole.tokens[match.end - 1].end) for match in whole.of("device")]
-    return begin >= 0 and bool(spans) and all(begin <= low and high <= begin + len(what) for low, high in spans)
+    named = [match for match in whole.matches if any(map(match.has, ("device", "source")))]
+    named = [match for match in named if not match.has("verb")]
+    spans = [(whole.tokens[match.start].start, whole.tokens[match.end - 1].end) for match in named]
+    return begin >= 0 and bool(spans) and all(begin <= low < begin + len(what) for low, _ in spans)
 
 
 def known_by_sound(whole: Evidence) -> bool:

@@ -40,6 +40,11 @@ def decide(program: Program, text: str, lexicon: Lexicon, language: Language = "
 SUNROOF = ToolCall("set_sunroof", {"position": "open"})
 
 
+WARM = ToolCall("set_seat_heating", {"zone": "driver", "action": "set", "value": 50.0})
+COOL = ToolCall("set_seat_ventilation", {"zone": "driver", "action": "set", "value": 50.0})
+NEXT = ToolCall("control_media", {"action": "next"})
+
+
 def heat(value: float, action: str = "set") -> ToolCall:
     return ToolCall("set_temperature", {"zone": "all", "action": action, "value": value})
 
@@ -76,6 +81,13 @@ def window(zone: str, value: float = 100.0, action: str = "set") -> ToolCall:
         ("open all windows except mine", act(window("passenger"), window("rear"), sure=0.8), "program"),
         ("open my window, I mean the passenger's", act(window("passenger"), sure=0.8), "program"),
         ("not the roof, open my window", act(window("driver", 0.0), sure=0.8), "ask"),  # a negation: it must be surer
+        ("close my window, no, actually open it", act(window("driver", 0.0)), "ask"),  # it read what was taken back
+        ("set the temperature to 20, no wait, 22", act(heat(22.0), number="22"), "agreed"),
+        ("turn on the seat heating, I mean the seat ventilation", act(WARM), "ask"),
+        ("turn on the seat heating, I mean the seat ventilation", act(COOL, sure=0.8), "program"),
+        ("will I need a jacket next wednesday", act(NEXT), "nothing"),
+        ("next song please", act(NEXT), "agreed"),
+        ("how do I open the sunroof", act(SUNROOF), "rules"),
         ("set it to 72 degrees fahrenheit", no_command("unsupported"), "rules"),  # whose reply names the unit
         ("set the temperature to 50 degrees", act(heat(30.0), sure=0.9, number="30"), "rules"),  # and the range
         ("what if the sunroof is open", no_command("hypothetical"), "nothing"),  # no question about its state
@@ -140,3 +152,35 @@ def test_talk_and_how_to_do_it_are_answered(reason: str) -> None:
     plan = plan_of_decision(Decision("nothing", 0.9, reason=reason), "how do I open it", "en", explained=True)
     assert plan is not None
     assert (plan.chat, plan.calls, plan.decided_by) == (True, (), "manual")
+
+
+def test_a_lacking_thing_is_no_other_that_its_name_holds(lexicon: Lexicon) -> None:
+    """ "The call volume" is not the volume."""
+    louder = ToolCall("set_volume", {"target": "media", "action": "change", "value": 10.0})
+    program = Program("unsupported", 0.98, 0.02, (ProgramCall(louder, 0.6),), "call volume", 0.98)
+    decision = decide(program, "make the call volume louder", lexicon)
+    assert (decision.kind, decision.calls, decision.what) == ("nothing", (), "call volume")
+
+
+def test_a_forbidden_word_may_be_heated_or_sung(lexicon: Lexicon) -> None:
+    wheel = ToolCall("set_steering_wheel_heating", {"action": "set", "value": 50.0})
+    assert decide(act(wheel), "方向盘热起来", lexicon, "zh").calls == (wheel,)
+    song = ToolCall("play_media", {"query": "Open the Door"})
+    read = Program("act", 0.99, 0.99, (ProgramCall(song, 0.99, words=(5, 18)),), "", 0.99)
+    assert decide(read, "Play Open the Door", lexicon).calls == (song,)
+    assert decide(act(wheel), "turn the steering wheel left", lexicon).kind == "rules"
+
+
+@pytest.mark.parametrize(("text", "language"), [("导航到西湖路", "zh"), ("导航到科苑南路", "zh"), ("去外滩医院", "zh")])
+def test_a_known_name_inside_another_is_not_the_place(text: str, language: Language, lexicon: Lexicon) -> None:
+    for clause in Interpreter(lexicon).parse(text, language).clauses:
+        place = clause.call.arguments.get("place", "")
+        assert place == "" or place.endswith(("路", "医院")), clause.call
+
+
+def test_what_may_be_confirmed_is_offered(lexicon: Lexicon) -> None:
+    closed = ToolCall("set_sunroof", {"position": "closed"})
+    decision = decide(act(closed, sure=0.8), "open the sunroof", lexicon)
+    assert (decision.kind, decision.offered) == ("ask", (closed,))
+    forbidden = decide(act(closed), "shift into reverse and open the sunroof", lexicon)
+    assert (forbidden.kind, forbidden.offered) == ("ask", ())
