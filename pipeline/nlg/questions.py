@@ -9,7 +9,7 @@ from pipeline.nlu.asking import Question
 
 _VALUE = {
     "set_temperature": ("To how many degrees?", "调到多少度？"),
-    "set_fan": ("To which level, from 1 to 5?", "调到几档？一到五档。"),
+    "set_fan": ("To which level, from 1 to 5?", "调到几档，一到五？"),
     "set_volume": ("To what percent?", "调到百分之多少？"),
     "set_brightness": ("To what percent?", "调到百分之多少？"),
 }
@@ -71,6 +71,12 @@ _WIPERS = {
 _AREAS = {"front": ("the front defroster", "前窗除雾"), "rear": ("the rear defroster", "后窗除雾")}
 
 
+_OTHER = {
+    "cancel_navigation": ("end the navigation", "结束导航"),
+    "restore_volume": ("switch the sound back on", "恢复声音"),
+}
+
+
 def wish_of(call: ToolCall, language: Language) -> str:
     """What the call would do, in the words of a wish ("open the sunroof"); empty where there are none for it."""
     zh, arguments = language == "zh", call.arguments
@@ -99,9 +105,22 @@ def wish_of(call: ToolCall, language: Language) -> str:
         return f"播放{spoken_name(arguments['query'])}" if zh else f"play {spoken_name(arguments['query'])}"
     if call.name == "set_wipers":
         return _WIPERS[arguments["mode"]][zh]
-    if call.name == "cancel_navigation":
-        return "结束导航" if zh else "end the navigation"
+    if call.name in _OTHER:
+        return _OTHER[call.name][zh]
+    if call.name == "set_navigation_voice":
+        on = arguments["state"] != "MUTED"
+        return _switch("导航语音" if zh else "the navigation voice", on, zh)
+    if call.name == "navigate_to":
+        return _trip(arguments["place"], zh)
     return ""
+
+
+def _trip(place: str, zh: bool) -> str:
+    """Empty for a place that is known by its key alone, which nobody would understand."""
+    name = spoken_name(place)
+    if "_" in place or not name or name.isascii() == zh:
+        return ""
+    return f"导航去{name}" if zh else f"navigate to {name}"
 
 
 def _switch(name: str, on: bool, zh: bool) -> str:

@@ -63,6 +63,7 @@ _ONE_OF: Final = re.compile(
     re.IGNORECASE,
 )
 """ "A window" leaves open which; "the window" is the driver's."""
+_LITTLE: Final = re.compile(r"\b(?:bit|little|crack|touch|slightly)\b|一点|点儿|缝", re.IGNORECASE)
 _TRIP: Final = re.compile(
     r"(?:(?:please|can you|could you|i want (?:you )?to|let's|hey|ok)[\s,]+)*"
     r"(?:navigate(?: me)?(?: somewhere| to)?|start (?:the |a )?(?:navigation|navigating|route|trip)"
@@ -85,8 +86,8 @@ _YES: Final = re.compile(
     re.IGNORECASE,
 )
 _SMALL_WORDS = (
-    "the a an one ones to at on for of in my please it make set that just let's say maybe i'd i like want would be and "
-    "um uh er well is degrees degree percent level window windows seat seats side 's also me oh ok okay yes "
+    "mine the a an one ones to at on for of in my please it make set that just let's say maybe i'd i like want would "
+    "be and um uh er well is degrees degree percent level window windows seat seats side 's also me oh ok okay yes "
     "到 吧 的 就 那 个 边 这 是 我 要 给 把 调 成 为 度 档 挡 嗯 呃 啊 请 扇 窗 座 位 椅 那边 好 了 开 都 就是"
 )
 _SMALL: Final = frozenset(_SMALL_WORDS.split())
@@ -112,6 +113,8 @@ def _without_zone(whole: Evidence) -> Question | None:
     if named - {device, "seat"} or set(whole.names("amount")) - {"little"}:
         return None
     off = whole.has("verb.close", "verb.off", "verb.stop")
+    if device == "window" and _LITTLE.search(whole.text):
+        return Question("zone", (ToolCall("set_window", {"action": "change", "value": -20.0 if off else 20.0}),))
     if device == "window":
         return Question("zone", (ToolCall("set_window", {"action": "set", "value": 0.0 if off else 100.0}),))
     return Question("zone", (ToolCall(_SEATED[device], {"action": "set", "value": 0.0 if off else 50.0}),))
@@ -167,7 +170,7 @@ def _with_value(evidence: Evidence, call: ToolCall) -> ToolCall | None:
 
 def _with_zone(evidence: Evidence, call: ToolCall) -> ToolCall | None:
     others = set(evidence.names("device")) - {"window", "seat", "seat_heating", "seat_ventilation"}
-    zone = seat_zone(evidence, "") if evidence.of("zone") else ""
+    zone = seat_zone(evidence, "") if evidence.of("zone") else "driver" if "mine" in evidence.words else ""
     if others or not zone or evidence.numbers:
         return None
     return ToolCall(call.name, {**call.arguments, "zone": zone})

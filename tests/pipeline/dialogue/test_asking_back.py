@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.agent.memory import ANSWER_S
+from pipeline.agent.memory import ANSWER_S, Offer
 from pipeline.dialogue.manager import DialogueManager
 from pipeline.dialogue.plan import plan_of_question
 from pipeline.frames import Language, ToolCall
@@ -63,6 +63,8 @@ def talk() -> Talk:
         ("Open a window", "zone", "Which window?", "the driver's", "set_window", {"zone": "driver", "value": 100}),
         ("open one of the windows", "zone", "Which window?", "the one behind the passenger", "set_window",
          {"zone": "rear_right", "value": 100}),
+        ("open a window a bit", "zone", "Which window?", "mine", "set_window",
+         {"zone": "driver", "action": "change", "value": 20}),
         ("打开一个窗户", "zone", "哪一个车窗？", "副驾的", "set_window", {"zone": "passenger", "value": 100}),
         ("关一扇窗", "zone", "哪一个车窗？", "左后", "set_window", {"zone": "rear_left", "value": 0}),
         ("start navigation", "place", "Where to?", "the airport", "navigate_to", {"place": "airport"}),
@@ -165,13 +167,22 @@ def test_yes_does_what_was_offered_and_no_does_not(yes: str, no: str, language: 
         assert talk.calls == done
 
 
-def test_a_place_that_was_meant_starts_the_trip(talk: Talk) -> None:
+def test_a_place_that_is_offered_is_asked_for(talk: Talk) -> None:
     """ "Did you mean ...?" is of the same kind, and is told as one."""
-    reply = talk.say("navigate to Peoples Squarre Gardens")
-    if "Did you mean" in reply:
-        assert talk.asked == "place"
-        talk.say("yes")
-        assert [call.name for call in talk.calls] == ["navigate_to"]
+    meant = load_places().by_id["airport_hongqiao"]
+    talk.say("open the sunroof")
+    trip = ToolCall("navigate_to", {"place": "the hong airport", "avoid": []})
+    talk.dialogue.memory.keep(Offer(talk.turn_id, "asked", (meant,), trip))
+    assert talk.dialogue.memory.asks(talk.turn_id) == "place"
+    talk.say("yes")
+    assert talk.value("place") == "airport_hongqiao"
+
+
+def test_questions_end_as_questions_do() -> None:
+    """Nothing said over one is taken for "go on": see Runtime."""
+    for tool in ("set_temperature", "set_fan", "set_volume", "set_brightness"):
+        for language in ("en", "zh"):
+            assert ask(Question("value", (ToolCall(tool, {}),)), language).endswith(("?", "？"))
 
 
 def test_offers_are_said_as_wishes() -> None:
@@ -195,11 +206,18 @@ def test_every_tool_with_words_has_them_in_both_languages() -> None:
         ToolCall("set_wipers", {"mode": "fast"}),
         ToolCall("set_volume", {"target": "navigation", "action": "set", "value": 0.0}),
         ToolCall("cancel_navigation", {}),
+        ToolCall("restore_volume", {"target": "media"}),
+        ToolCall("set_navigation_voice", {"state": "MUTED"}),
     ]
     for call in calls:
         assert call.name in TOOL_NAMES
         assert wish_of(call, "en").isascii(), call
         assert wish_of(call, "zh"), call
+
+
+def test_a_key_is_not_spoken() -> None:
+    assert wish_of(ToolCall("navigate_to", {"place": "airport_hongqiao", "avoid": []}), "en") == ""
+    assert wish_of(ToolCall("navigate_to", {"place": "Elm Street", "avoid": []}), "en") == "navigate to Elm Street"
 
 
 @pytest.mark.parametrize("text", ["what time is it?", "open the sunroof", "play jazz", "22 or so I guess mate"])
