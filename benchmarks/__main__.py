@@ -61,6 +61,7 @@ BENCHMARKS = (
     Benchmark("quality.commands_spoken", "the same for commands spoken by synthetic voices", "CPU", "8 min"),
     Benchmark("quality.commands_free", "the same when the model writes JSON without a grammar", "CPU", "5 min"),
     Benchmark("quality.parser", "sentences to calls by kind: right, wrong, missed, time", "CPU", "1 min"),
+    Benchmark("quality.manual", "questions to the owner's manual: right section, needless ones, time", "CPU", "1 min"),
     Benchmark("quality.places", "what a spoken place name finds among 100,000, and how fast", "CPU", "1 min"),
     Benchmark("scheduler.arbiter", "time of one decision, growth over a million", "CPU, GPU", "2 min"),
     Benchmark("scheduler.policy", "the online policy on two simulated machines", "CPU", "3 min"),

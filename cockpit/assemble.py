@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cockpit.agent_tools import setup_of
 from cockpit.arbiter.config import PolicyBounds
 from cockpit.arbiter.lanes import plan_lanes
+from cockpit.manual import open_manual
 from cockpit.places import open_places
 from cockpit.profile.language_models import LanguageModel
 from cockpit.profile.memory_plan import KV_SESSIONS, device_memory_bytes, own_texts, plan_of
@@ -40,6 +42,7 @@ from pipeline.endpointing.endpointer import Endpointer
 from pipeline.engine_runs import UNSCHEDULED_RUNS, EngineRuns
 from pipeline.frames import Language
 from pipeline.guidance import GuidanceStage
+from pipeline.manual.manual import Manual
 from pipeline.nlu.lexicon import hotwords
 from pipeline.trace import NullTracer, Tracer
 from pipeline.tts.stage import TtsStage
@@ -49,6 +52,7 @@ from pipeline.vehicle.signals import EmbeddedTree, SignalBackend
 if TYPE_CHECKING:
     from models.engines.llm.causal_lm import CausalLM
     from models.engines.parser import ParserEngine
+    from models.engines.sentence_encoder import SentenceEncoder
     from models.engines.tts.espeak import EspeakWorker
 
 T = TypeVar("T")
@@ -195,6 +199,7 @@ class _Loading:
         """Every part, warm."""
         profile, models = self.profile, self.models
         generations, turn_ids = Generations(), TurnIds()
+        encoder = self.encoder()  # loads meanwhile
         engines, tts = self.engines()
         dialogue = DialogueManager.create(
             vehicle_of(profile),
@@ -205,6 +210,7 @@ class _Loading:
             agent=setup_of(profile.agent),
             agent_lm=self.agent_model(engines),
             parser=self.parser(),
+            manual=self.manual(encoder),
             remote=open_remote(profile.llm.dialogue.remote, profile.llm.dialogue.max_reply_tokens),
         )
         models.opened.callback(dialogue.close)
@@ -273,6 +279,22 @@ class _Loading:
         if nlu.parser == "rules":
             return None
         return _timed("parser", self.announce, lambda: self.models.load(factory.PARSERS, nlu.model, None))
+
+    def encoder(self) -> Future[SentenceEncoder] | None:
+        """The sentence encoder, loading in a thread of its own: its tokenizer takes longer than a start may wait."""
+        name = self.profile.manual.encoder
+        if name is None:
+            return None
+        with_one = ThreadPoolExecutor(1, "encoder")
+        loading = with_one.submit(self.models.load, factory.ENCODERS, name, None)
+        with_one.shutdown(wait=False)
+        return loading
+
+    def manual(self, encoder: Future[SentenceEncoder] | None) -> Manual:
+        """The owner's manual, with the vectors of its sections."""
+        store = self.models.store
+        open_it = partial(open_manual, self.profile.manual, store.root / "manual", store.registry, encoder)
+        return _timed("manual", self.announce, open_it)
 
     def agent_model(self, engines: Engines) -> CausalLM:
         """The model of the agent loop: that of a role, or a further one that the profile names (on a CPU)."""

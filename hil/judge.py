@@ -79,7 +79,7 @@ def run_command(
     results = tuple(dialogue.execute(plan, turn_id))
     reply = dialogue.reply(plan, list(results), language)
     if plan.chat:
-        reply = "".join(dialogue.chat(text, language)) if talk else "(talk)"
+        reply = "".join(dialogue.chat(text, language, from_manual=plan.from_manual)) if talk else "(talk)"
     verdict = judge(expect, before, tree.snapshot(), plan, results, reply)
     dialogue.roll_back(turn_id)
     if said_before:

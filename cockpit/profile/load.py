@@ -269,6 +269,7 @@ _MODEL_ROLES: tuple[tuple[KeyPath, Role], ...] = (
     (("tts", "en_voice"), "voice-en"),
     (("tts", "zh_voice"), "voice-zh"),
     (("nlu", "model"), "parser"),
+    (("manual", "encoder"), "encoder"),
 )
 
 

@@ -81,6 +81,7 @@ def findings(
     yield from _privacy(profile)
     yield from _vehicle(profile)
     yield from _places(profile)
+    yield from _manual(profile)
     yield from _agent(profile, store)
     yield onnxruntime(profile.device)
     yield from _models(profile, store)
@@ -137,6 +138,21 @@ def _places(profile: Profile) -> Iterator[Finding]:
     else:
         remedy = "copy the head unit's place list there, or leave the key out"
         yield Finding("places", "missing", f"no readable file {file}", remedy, ("navigation", "places"), ConfigError)
+
+
+def _manual(profile: Profile) -> Iterator[Finding]:
+    file = profile.manual.file
+    if file is None:
+        return
+    path = ("manual", "file")
+    if file.suffix not in (".md", ".npz"):
+        remedy = "name a .md file, or the .npz that `cockpit manual build` made of it"
+        yield Finding("manual", "missing", f"{file} is no manual", remedy, path, ConfigError)
+    elif file.is_file() and os.access(file, os.R_OK):
+        yield Finding("manual", "ok", str(file))
+    else:
+        remedy = "copy the manual there, or leave the key out for the one that ships"
+        yield Finding("manual", "missing", f"no readable file {file}", remedy, path, ConfigError)
 
 
 def _agent(profile: Profile, store: Store) -> Iterator[Finding]:

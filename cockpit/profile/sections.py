@@ -135,6 +135,16 @@ class NluSection(Section):
     """The model of `both`: one of kind parser in the registry."""
 
 
+class ManualSection(Section):
+    """The owner's manual: what questions about the car are answered from. See docs/manual.md."""
+
+    file: Path | None = None
+    """The car's own manual: Markdown (.md), or what `cockpit manual build` made of it (.npz). null: the shipped one."""
+    encoder: str | None = None
+    """The model that finds sections by meaning: one of kind encoder in the registry. null: only subjects that a
+    question names are found, and nothing is said to be missing."""
+
+
 class TtsSection(Section):
     """The voice."""
 
@@ -342,6 +352,7 @@ class Profile(Section):
     endpoint: EndpointSection = EndpointSection()
     asr: AsrSection = AsrSection()
     nlu: NluSection = NluSection()
+    manual: ManualSection = ManualSection()
     llm: LlmSection = LlmSection()
     tts: TtsSection = TtsSection()
     vehicle: VehicleSection = VehicleSection()
@@ -366,4 +377,5 @@ class Profile(Section):
         names = (self.asr.model, *texts, self.tts.en_voice, self.tts.zh_voice, "silero-vad", "espeak-ng")
         parser = (self.nlu.model,) if self.nlu.parser == "both" else ()
         wake = () if self.wake.engine == "none" else (self.wake.engine,)
-        return tuple(dict.fromkeys((*names, *parser, *wake)))
+        encoder = () if self.manual.encoder is None else (self.manual.encoder,)
+        return tuple(dict.fromkeys((*names, *parser, *encoder, *wake)))

@@ -2,12 +2,8 @@
 
 The words narrow the calls down (`pipeline/nlu/interpreter.py`). Where one call is left, every token of it is forced and
 no model step is needed; where several are left, the language model chooses among exactly these under a grammar; where
-none is left, the owner's manual answers if it has an entry, tools that read are asked where the question needs
-information (`pipeline/agent/`), and the model talks otherwise.
-
-The manual's own sentence is the answer, word for word. Told the same fact in its prompt, Qwen2.5-Coder-0.5B spoiled 10
-of 20 English and 4 of 20 Mandarin answers ("ABS stands for Automatic Brake System", one pedal "to accelerate and the
-other to brake") and left out safety advice in more; each took 0.3 to 1 s that the sentence itself does not.
+none is left, the owner's manual answers if it has a section (`pipeline/manual/`), tools that read are asked where the
+question needs information (`pipeline/agent/`), and the model talks otherwise.
 """
 
 from __future__ import annotations
@@ -29,8 +25,8 @@ from pipeline.agent.setup import AgentSetup
 from pipeline.agent.tools import ToolOutcome
 from pipeline.dialogue.chat_guard import TalkFilter
 from pipeline.dialogue.echo import is_question
+from pipeline.dialogue.from_manual import asks_how, only_refused, plan_of_manual
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler, fill
-from pipeline.dialogue.manual import Found, Manual, load_manual
 from pipeline.dialogue.plan import (
     DecidedBy,
     Plan,
@@ -47,6 +43,8 @@ from pipeline.dialogue.talk import AnswerCut, allowed, model_words
 from pipeline.dialogue.tool_choice import Chooser
 from pipeline.dialogue.understanding import Understanding, plan_of_decision, with_decision
 from pipeline.frames import Language, ToolCall, ToolResult
+from pipeline.manual.manual import Manual, ManualAnswer, shipped_manual
+from pipeline.manual.names import Found, explains
 from pipeline.nlg.actions import say
 from pipeline.nlg.questions import can_be_confirmed
 from pipeline.nlu.asking import Question, answer_of, lacking
@@ -165,10 +163,12 @@ class DialogueManager:
         agent_lm: CausalLM | None = None,
         parser: ParserEngine | None = None,
         remote: RemoteTalk | None = None,
+        manual: Manual | None = None,
     ) -> DialogueManager:
         """tree: signals (the embedded ones by default); lm: None leaves open choices to the words and answers no
         talk, and asks no tools. agent_lm: the model of the agent loop, where it is another one. parser: the model that
         reads whole sentences; None: the rules alone decide. remote: a server that answers free talk where it can.
+        manual: the shipped one, by names alone, by default.
         """
         known = load_places() if places is None else places
         access = SignalAccess(EmbeddedTree() if tree is None else tree)
@@ -187,7 +187,7 @@ class DialogueManager:
             chooser=chooser,
             lm=lm,
             chat_sessions=sessions,
-            manual=load_manual(),
+            manual=manual or shipped_manual(),
             understanding=(None if parser is None else Understanding.create(parser, lexicon, known, toolbox.place_of)),
             remote=remote,
             agent=looks_up,
@@ -201,7 +201,8 @@ class DialogueManager:
         """Prefill every static prefix, compile every kind of grammar, fill the caches of the matcher."""
         for text, language in _WARM_UP:
             self._decision(text, language, self.interpreter.parse(text, language))
-            self.manual.find(text)
+            self.manual.find(text, language)
+            self.manual.by_meaning(text, language, how_to=True, question=True)
         if self.lm is None:
             return
         for language, session in self.chat_sessions.items():
@@ -265,9 +266,14 @@ class DialogueManager:
         """The plan of a text that answers no question. chosen: it chooses a place, but was heard with doubt."""
         doubtful = avg_logprob is not None and avg_logprob < self.repeat_below
         parse = self.interpreter.parse(text, language, self._last_call())
-        found = self.manual.find(text)
+        found = self.manual.find(text, language)
         explained = _explained(found, parse)
         decision = self._decision(text, language, parse)
+        how_to = found is None and asks_how(decision, parse)
+        asks = how_to or (found is None and explains(text) and only_refused(decision, parse))
+        answer = self.manual.by_meaning(text, language, how_to=how_to, question=True) if asks else None
+        if answer is not None:
+            return plan_of_manual(text, language, answer, decision)
         looked_up = None if found is not None else self._look_up(text, language, parse, cancelled, scheduler)
         if looked_up is not None:
             return looked_up
@@ -279,10 +285,13 @@ class DialogueManager:
         if chosen or misheard or half_heard:
             return Plan(text, language, (ToolCall("refuse", {"reason": "not_understood", "what": text.strip()[:80]}),))
         decided = None if explained else plan_of_decision(decision, text, language, explained=found is not None)
-        if decided is not None:
+        if decided is not None and not decided.chat:
             return decided
-        if not parse.clauses or explained:
-            decided_by: DecidedBy = "manual" if found is not None else "model" if self.lm is not None else "rule"
+        if decided is not None or not parse.clauses or explained:
+            answer = self._from_manual(text, language, found, how_to=how_to)
+            if answer is not None:
+                return plan_of_manual(text, language, answer, decision)
+            decided_by: DecidedBy = "model" if decided is not None or self.lm is not None else "rule"
             return Plan(text, language, chat=True, decided_by=decided_by, confidence=decision.confidence)
         plan = self._commands(text, language, parse.clauses, cancelled, scheduler)
         return with_decision(plan, decision)
@@ -294,6 +303,14 @@ class DialogueManager:
         if decision.kind == "ask" and can_be_confirmed(decision.offered, language):
             return Question("confirm", decision.offered)
         return lacking(parse)
+
+    def _from_manual(self, text: str, language: Language, found: Found | None, *, how_to: bool) -> ManualAnswer | None:
+        """What the manual says to talk; None: the model answers. how_to: the manual was searched already."""
+        if found is not None:
+            return self.manual.answer(found, language)
+        if how_to:
+            return self.manual.absent(text, language) if self.manual.knows_meaning else None
+        return self.manual.by_meaning(text, language, how_to=False, question=is_question(text, language))
 
     def _decision(self, text: str, language: Language, parse: Parse) -> Decision:
         """What the parser's model says to it; without a model the rules decide."""
@@ -430,18 +447,21 @@ class DialogueManager:
         turn_id: int | None = None,
         cancelled: Callable[[], bool] = never_cancelled,
         scheduler: LlmScheduler = UNSCHEDULED,
+        from_manual: ManualAnswer | None = None,
     ) -> Iterator[str]:
-        """Stream an answer of at most two sentences: the manual's, else the model's. Never half a character.
+        """Stream an answer: the manual's (the plan's, else what the text names), else at most two sentences of
+        the model's. Never half a character.
 
         Ends early when `cancelled`, and when a later chat has begun meanwhile. `scheduler` as in `plan`; the manual's
         answer takes no model step and does not ask it.
         """
-        found = self.manual.find(text)
+        found = self.manual.find(text, language) if from_manual is None else None
+        told = from_manual if found is None else self.manual.answer(found, language)
         if turn_id is not None:
-            self._exchange(turn_id, text if found is None else found.text, language).talk = True
-        if found is not None or self.lm is None:
+            self._exchange(turn_id, text if told is None else told.text, language).talk = True
+        if told is not None or self.lm is None:
             self.chat_ttft_ms = 0.0
-            yield _SILENT[language] if found is None else found.entry.say[language]
+            yield _SILENT[language] if told is None else told.said
             return
         self._chats += 1
         number = self._open_chat = self._chats
@@ -528,7 +548,7 @@ class DialogueManager:
             return False
         if self._decision(text, language, parse).kind not in ("rules", "agreed") or lacking(parse) is not None:
             return False
-        return not _explained(self.manual.find(text), parse)
+        return not _explained(self.manual.find(text, language), parse)
 
     def _misheard(self, parse: Parse, avg_logprob: float | None) -> bool:
         """True where a command rests on a detail that was heard with little confidence: it is asked for again."""

@@ -11,6 +11,7 @@ from pipeline.agent.reply import which_one
 from pipeline.agent.selection import Selection
 from pipeline.agent.tools import AgentCall, ToolOutcome
 from pipeline.frames import Language, Status, Task, ToolCall, ToolResult
+from pipeline.manual.manual import ManualAnswer
 from pipeline.nlg.questions import ask
 from pipeline.nlu.asking import Answer, Question
 from pipeline.nlu.interpreter import Clause
@@ -45,7 +46,7 @@ class Plan:
     nothing is to be done. Times in ms; `llm_ttft_ms` is 0 when no model step was needed.
     `said`: the reply of what was looked up already; `read`: what tools said. `acts`: an integrator's tools to be called
     once the turn is over. `offer`: what the next turns may refer to. `asks`: what the next turn's answer completes;
-    `said` then is the question.
+    `said` then is the question. `from_manual`: what it says in a talk.
     """
 
     text: str
@@ -63,6 +64,7 @@ class Plan:
     offer: Offer | None = None
     confidence: float | None = None
     asks: Question | None = None
+    from_manual: ManualAnswer | None = None
 
     @property
     def empty(self) -> bool:

@@ -160,6 +160,7 @@ class UnderstandStage:
                 turn_id=transcript.turn_id,
                 cancelled=self._cancelled(transcript),
                 scheduler=self._scheduler,
+                from_manual=plan.from_manual,
             )
         self._speculation = None if plan.cut else made
         return made

@@ -65,7 +65,8 @@ class Thresholds:
 class Decision:
     """kind: `rules` go on as the rules read it; `agreed` the same, and the model reads it too; `program` these calls;
     `nothing` is done, for `reason` (see labels.REASONS) about `what`; `ask` the person to say it again. `agreed` with a
-    reason: the calls are not all that was wished, `what` is missing. offered: of `ask`, what a yes may do.
+    reason: the calls are not all that was wished, `what` is missing; `rules` with one: what the model takes it for.
+    offered: of `ask`, what a yes may do.
     """
 
     kind: Kind
@@ -154,7 +155,7 @@ class Judge:
             or (not ruled.decided and program.reason in REFUSING and sure >= least.answer)
         ):
             return Decision("nothing", sure, reason=program.reason, what=program.what)
-        return Decision("rules", sure)
+        return Decision("rules", sure, reason=program.reason)
 
     def _against(self, program: Program, ruled: _Ruled, whole: Evidence, last_call: ToolCall | None) -> Decision:
         sure, read = program.confidence, [read.call for read in program.calls]

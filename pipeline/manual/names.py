@@ -1,8 +1,8 @@
-"""The owner's manual of `manual.yaml`: finds the entry a question is about, by its words and by its sound.
+"""Finds the subject of the manual that a question names, by its words and by its sound.
 
-An entry is found only where its name covers what was asked about: in a question everything but the words of asking
-("what does ... mean"), else the whole utterance. Small talk must be the whole utterance. So "I read about airbags in
-a novel" finds nothing, and neither does any other talk.
+A subject is found only where one of its names covers what was asked about: in a question everything but the words of
+asking ("what does ... mean"), else the whole utterance. Small talk must be the whole utterance. So "I read about
+airbags in a novel" finds nothing, and neither does any other talk.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ LEAST_COVERED_UNASKED = 0.95
 LEAST_LIKENESS = 0.86
 """English names by sound, from SOUND_LETTERS letters on: mean likeness of codes and letters."""
 SOUND_LETTERS = 8
+SOUND_WORDS = 6
+"""Longer stretches are not compared by sound."""
 _CODE_LIKENESS = 0.8
 MOST_COST = 0.2
 """Mandarin names of four characters or more: mean cost per character, and one character far off at most."""
@@ -75,14 +77,20 @@ _SMALL_ZH = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One subject. `say`: the spoken text per language. `talk`: small talk. `first`: a trouble or question that no
-    command looks like, so it is certain also where nothing asks for an explanation."""
+    """One subject. `titles`: its names, as words. `headings`, `say`: of its section and its spoken text per language,
+    without heading for small talk. `first`: a trouble or question that no command looks like, so it is certain also
+    where nothing asks for an explanation."""
 
     name: str
     titles: tuple[tuple[str, ...], ...]
     say: dict[Language, str]
-    talk: bool
+    headings: dict[Language, str]
     first: bool = False
+
+    @property
+    def talk(self) -> bool:
+        """Small talk is nothing of the manual's."""
+        return not self.headings
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +113,8 @@ class _Hit:
     title: tuple[str, ...]
 
 
-class Manual:
-    """All entries, indexed once. Read only; any thread may use it."""
+class Names:
+    """All subjects by their names, indexed once. Read only; any thread may use it."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = tuple(entries)
@@ -118,7 +126,7 @@ class Manual:
                 self._exact.setdefault(title, entry)
                 if all(map(is_cjk, title)):
                     self._chinese[len(title)].append((title, entry))
-                elif not entry.talk and _by_letters(title):
+                elif not entry.talk and len(title) <= SOUND_WORDS + 1 and _by_letters(title):
                     self._english.append((title, english_code(title), entry))
         self._longest = max(map(len, self._exact), default=0)
 
@@ -138,7 +146,7 @@ class Manual:
             fit = [item for item in ranked if item[0] >= (LEAST_COVERED_UNASKED if item[4].entry.talk else least)]
             if fit:
                 hit = max(fit, key=lambda item: (item[:3], -item[3]))[4]
-                certain = hit.entry.talk or _EXPLAIN.search(text) is not None or (hit.entry.first and exact)
+                certain = hit.entry.talk or explains(text) or (hit.entry.first and exact)
                 return Found(hit.entry, text if exact else _mended(text, tokens, hit), exact, certain)
         return None
 
@@ -180,7 +188,7 @@ class Manual:
 
     def _english_at(self, words: tuple[str, ...], start: int) -> list[_Hit]:
         hits = []
-        for end in range(start + 1, min(len(words), start + 6) + 1):
+        for end in range(start + 1, min(len(words), start + SOUND_WORDS) + 1):
             heard = words[start:end]
             if any(map(is_cjk, heard)) or sum(map(len, heard)) < SOUND_LETTERS - 2:
                 continue
@@ -248,19 +256,28 @@ def _mended(text: str, tokens: list[Token], hit: _Hit) -> str:
     return text[: tokens[hit.start].start] + title + text[tokens[hit.end - 1].end :]
 
 
+def explains(text: str) -> bool:
+    """Whether words ask for an explanation ("what is", "how do I", 怎么), not for a deed ("can you")."""
+    return _EXPLAIN.search(text) is not None
+
+
+def title_of(name: str) -> tuple[str, ...]:
+    """The words of a name, as they are looked for."""
+    return tuple(token.text for token in _letters_joined(tokens_of(name)))
+
+
 @cache
-def load_manual() -> Manual:
-    """The manual that ships. Raises ValueError where an entry is incomplete."""
-    path = Path(__file__).with_name("manual.yaml")
-    return Manual([_entry(name, values) for name, values in YAML(typ="safe").load(path.read_text("utf-8")).items()])
+def small_talk() -> tuple[Entry, ...]:
+    """Greetings and the like. Raises ValueError where one is incomplete."""
+    path = Path(__file__).with_name("small_talk.yaml")
+    return tuple(_entry(name, values) for name, values in YAML(typ="safe").load(path.read_text("utf-8")).items())
 
 
 def _entry(name: str, values: dict[str, object]) -> Entry:
     english, chinese = values["en"], values["zh"]
     if not isinstance(english, list) or not isinstance(chinese, list):
-        raise ValueError(f"manual.yaml: {name} needs lists of phrases under en and zh")
-    titles = tuple(tuple(token.text for token in _letters_joined(tokens_of(str(title)))) for title in english + chinese)
+        raise ValueError(f"small_talk.yaml: {name} needs lists of phrases under en and zh")
+    titles = tuple(title_of(str(phrase)) for phrase in english + chinese)
     if not all(titles):
-        raise ValueError(f"manual.yaml: a phrase of {name} holds no word")
-    say: dict[Language, str] = {"en": str(values["say_en"]), "zh": str(values["say_zh"])}
-    return Entry(name, titles, say, talk=bool(values.get("talk")), first=bool(values.get("first")))
+        raise ValueError(f"small_talk.yaml: a phrase of {name} holds no word")
+    return Entry(name, titles, {"en": str(values["say_en"]), "zh": str(values["say_zh"])}, {})
