@@ -111,7 +111,7 @@ def ask_manual(
     """The answer as `ask --json` prints it. by: "name", "meaning", or null where the manual says nothing of it."""
     manual = Manual(index.sections, index, encoder)
     found = manual.find(question, language)
-    hits = index.search(encoder.result().embed([question], "query")[0], language, 3)
+    hits = index.search(encoder.result().embed([question])[0], language, 3)
     least = Thresholds().how_to
     if found is not None:
         answer = manual.answer(found, language)

@@ -12,7 +12,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,9 @@ from pipeline.manual.file import Section
 
 F32 = NDArray[np.float32]
 LANGUAGES: tuple[Language, ...] = get_args(Language)
-Embed = Callable[[Sequence[str], Literal["query", "passage"]], F32]
-"""Texts to (n, width) float32 of length 1: `models.engines.sentence_encoder.SentenceEncoder.embed`."""
+Embed = Callable[[Sequence[str]], F32]
+"""Texts to (n, width) float32 of length 1: `models.engines.sentence_encoder.SentenceEncoder.embed`, as queries: names
+of three words are found better so than as passages."""
 FORM = 1
 """Of the kept file; another number is another form."""
 FEW_NAMES = 3
@@ -69,17 +70,17 @@ class ManualIndex:
         """centre: of another index by the same encoder; None: the mean of these sections' own names."""
         names = [(number, name) for number, section in enumerate(sections) for name in section.names]
         passages = [
-            (number, at, passage)
+            (number, at, f"{section.heading}. {passage}")
             for number, section in enumerate(sections)
             if len(section.names) < FEW_NAMES
             for at, passage in enumerate(section.passages)
         ]
-        rows = embed([name for _, name in names], "query")
+        rows = embed([name for _, name in names])
         if centre is None:
             of = np.array([sections[number].language for number, _ in names])
             centre = {language: rows[of == language].mean(axis=0) for language in LANGUAGES}
         if passages:
-            rows = np.concatenate((rows, embed([passage for *_, passage in passages], "passage")))
+            rows = np.concatenate((rows, embed([passage for *_, passage in passages])))
         owners = np.array([number for number, *_ in (*names, *passages)], np.int32)
         at = np.array([*(0 for _ in names), *(number for _, number, _ in passages)], np.int32)
         vectors = np.stack(

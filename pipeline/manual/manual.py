@@ -115,7 +115,7 @@ class Manual:
         """The section whose names mean most the same, however far it is; None without sections in the language."""
         if self.index is None or self._encoder is None:
             return None
-        hits = self.index.search(self._encoder.result().embed([text[:MOST_ASKED]], "query")[0], language)
+        hits = self.index.search(self._encoder.result().embed([text[:MOST_ASKED]])[0], language)
         return hits[0] if hits else None
 
     def absent(self, text: str, language: Language) -> ManualAnswer:

@@ -104,7 +104,7 @@ def test_the_command_checks_builds_and_asks(file: Path, model_dir: Callable[[str
     assert "2 subjects, 2 sections in English, 0 in Mandarin" in checked.stdout
     built = runner.invoke(app, ["manual", "build", str(file)])
     assert (built.exit_code, file.with_suffix(".npz").is_file()) == (0, True)
-    found = runner.invoke(app, ["manual", "ask", "How do I adjust the mirrors?", "--file", str(file), "--json"])
+    found = runner.invoke(app, ["manual", "ask", "How do I choose a mirror?", "--file", str(file), "--json"])
     assert '"section": "Mirrors"' in found.stdout
     assert '"by": "meaning"' in found.stdout
     other = runner.invoke(app, ["manual", "ask", "怎么煮米饭", "--file", str(file), "--json"])
