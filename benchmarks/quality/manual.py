@@ -41,7 +41,7 @@ from models.store.store import Store
 from pipeline.dialogue.manager import DialogueManager
 from pipeline.frames import Language
 from pipeline.manual.file import Section
-from pipeline.manual.manual import SHIPPED, Manual
+from pipeline.manual.manual import SHIPPED, THRESHOLDS, Manual
 
 QUESTIONS = Path(__file__).parents[1] / "data" / "manual_questions.yaml"
 ENCODER = "sentence-encoder"
@@ -102,7 +102,7 @@ def encoder_alone(manual: Manual) -> Search:
         best = manual.nearest(text, language)
         if best is None:
             return None, False
-        return best.section.id, best.likeness >= manual.thresholds.how_to
+        return best.section.id, best.likeness >= THRESHOLDS[language].how_to
 
     return search
 
@@ -223,8 +223,9 @@ def turns(asked: Sequence[Question], manual: Manual, store: Store) -> dict[str, 
         plan = dialogue.plan(question.text, question.language)
         times.append((time.perf_counter() - start_s) * 1e3)
         if plan.from_manual is not None:
-            right = question.subject is not None and plan.from_manual.section == heading[question.subject, question.language]
-            what = "right section" if right else "another section" if plan.from_manual.section else "not in the manual"
+            section = plan.from_manual.section
+            right = question.subject is not None and section == heading[question.subject, question.language]
+            what = "right section" if right else "another section" if section else "not in the manual"
         elif plan.chat:
             what = "talk"
         else:

@@ -20,7 +20,7 @@ from models.store.store import Store
 from pipeline.frames import Language
 from pipeline.manual.file import Section, read_manual
 from pipeline.manual.index import ManualIndex
-from pipeline.manual.manual import MOST_SPOKEN, SHIPPED, Manual, Thresholds, quoted
+from pipeline.manual.manual import MOST_SPOKEN, SHIPPED, THRESHOLDS, Manual, quoted
 
 ENCODER = "sentence-encoder"
 app = typer.Typer(
@@ -112,7 +112,7 @@ def ask_manual(
     manual = Manual(index.sections, index, encoder)
     found = manual.find(question, language)
     hits = index.search(encoder.result().embed([question])[0], language, 3)
-    least = Thresholds().how_to
+    least = THRESHOLDS[language].how_to
     if found is not None:
         answer = manual.answer(found, language)
     elif hits and hits[0].likeness >= least:

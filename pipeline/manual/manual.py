@@ -38,11 +38,14 @@ _ABSENT: dict[Language, str] = {"en": "That is not in the manual.", "zh": "æ‰‹å†
 class Thresholds:
     """Likeness from which a section answers. how_to: a question how something is done or what it is; talk: any other
     question; trouble: what is told and not asked, answered by a section of a trouble only. Chosen on the dev questions
-    (docs/results/manual-cpu.md)."""
+    (docs/results/manual-cpu.md); Mandarin sentences lie closer together than English ones."""
 
-    how_to: float = 0.44
-    talk: float = 0.55
-    trouble: float = 0.6
+    how_to: float
+    talk: float
+    trouble: float
+
+
+THRESHOLDS: dict[Language, Thresholds] = {"en": Thresholds(0.46, 0.53, 0.6), "zh": Thresholds(0.48, 0.55, 0.62)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +72,10 @@ class Manual:
         sections: Sequence[Section],
         index: ManualIndex | None = None,
         encoder: Future[SentenceEncoder] | None = None,
-        thresholds: Thresholds | None = None,
     ) -> None:
         self.names = Names((*_entries(sections), *small_talk()))
         self.index = index
         self._encoder = encoder
-        self.thresholds = thresholds or Thresholds()
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -104,7 +105,7 @@ class Manual:
         hit = self.nearest(text, language)
         if hit is None:
             return None
-        limits = self.thresholds
+        limits = THRESHOLDS[language]
         least = limits.how_to if how_to else limits.talk if question else limits.trouble
         if hit.likeness < least or not (how_to or question or hit.section.trouble):
             return None

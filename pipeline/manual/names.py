@@ -34,8 +34,8 @@ LEAST_COVERED_UNASKED = 0.95
 LEAST_LIKENESS = 0.86
 """English names by sound, from SOUND_LETTERS letters on: mean likeness of codes and letters."""
 SOUND_LETTERS = 8
-SOUND_WORDS = 6
-"""Longer stretches are not compared by sound."""
+SOUND_WORDS, SOUND_CHARACTERS = 4, 8
+"""Longer names, which are whole questions, are not compared by sound."""
 _CODE_LIKENESS = 0.8
 MOST_COST = 0.2
 """Mandarin names of four characters or more: mean cost per character, and one character far off at most."""
@@ -125,8 +125,9 @@ class Names:
             for title in entry.titles:
                 self._exact.setdefault(title, entry)
                 if all(map(is_cjk, title)):
-                    self._chinese[len(title)].append((title, entry))
-                elif not entry.talk and len(title) <= SOUND_WORDS + 1 and _by_letters(title):
+                    if len(title) <= SOUND_CHARACTERS:
+                        self._chinese[len(title)].append((title, entry))
+                elif not entry.talk and len(title) <= SOUND_WORDS and _by_letters(title):
                     self._english.append((title, english_code(title), entry))
         self._longest = max(map(len, self._exact), default=0)
 
@@ -188,7 +189,7 @@ class Names:
 
     def _english_at(self, words: tuple[str, ...], start: int) -> list[_Hit]:
         hits = []
-        for end in range(start + 1, min(len(words), start + SOUND_WORDS) + 1):
+        for end in range(start + 1, min(len(words), start + SOUND_WORDS + 1) + 1):
             heard = words[start:end]
             if any(map(is_cjk, heard)) or sum(map(len, heard)) < SOUND_LETTERS - 2:
                 continue

@@ -2,7 +2,7 @@
 function __cockpit_at --description 'The command that is being completed'
     set -l at cockpit
     for word in (commandline -opc)[2..-1]
-        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit models' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
+        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
     end
     test "$at" = "$argv[1]"
 end
@@ -14,6 +14,7 @@ complete -c cockpit -n '__cockpit_at "cockpit"' -a 'ask' -d 'Answer text as if i
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'serve' -d 'Run the voice chain and the OpenAI-compatible API, and Wyoming where the profile says so, until a signal ends it.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'send' -d 'Ask a running `cockpit serve`: the answer is printed as it is made.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'places' -d 'Index a place file (GeoPackage, CSV, JSON lines), and try what a name finds.'
+complete -c cockpit -n '__cockpit_at "cockpit"' -a 'manual' -d 'Check and build an owner\'s manual (Markdown), and try what a question finds in it.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'models' -d 'Fetch, list, build and verify model weights.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'adapt' -d 'Train the adapters of models, on the bench.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'kernels' -d 'Compile the GPU kernels for the device here.'
@@ -76,6 +77,21 @@ complete -c cockpit -n '__cockpit_at "cockpit places search"' -l lon -r -d 'Of t
 complete -c cockpit -n '__cockpit_at "cockpit places search"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit places search"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit places search"' -F
+complete -c cockpit -n '__cockpit_at "cockpit manual"' -a 'check' -d 'Whether a file is a manual, how much it holds, and what will be cut when it is read aloud.'
+complete -c cockpit -n '__cockpit_at "cockpit manual"' -a 'build' -d 'Check a manual and make the vectors of its sections, so that the next start with it is fast (500 names: 5 s).'
+complete -c cockpit -n '__cockpit_at "cockpit manual"' -a 'ask' -d 'What a question finds: the section, its score, and what is said.'
+complete -c cockpit -n '__cockpit_at "cockpit manual"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit manual check"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit manual check"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit manual check"' -F
+complete -c cockpit -n '__cockpit_at "cockpit manual build"' -l out -r -F -d 'Where to; beside the file by default, where a start finds it.'
+complete -c cockpit -n '__cockpit_at "cockpit manual build"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit manual build"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit manual build"' -F
+complete -c cockpit -n '__cockpit_at "cockpit manual ask"' -l file -r -F -d 'A manual (.md, or built: .npz); the one that ships by default.'
+complete -c cockpit -n '__cockpit_at "cockpit manual ask"' -l language -r -a 'auto en zh' -d 'Of the question.'
+complete -c cockpit -n '__cockpit_at "cockpit manual ask"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit manual ask"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'fetch' -d 'Fetch weights: resumable, checked against the pinned sha256, kept in the cache.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'list' -d 'Every model of the registry, and what is here of it.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'build' -d 'Build fetched weights into what the engines load.'
