@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 from cockpit.agent_tools import setup_of
 from cockpit.arbiter.config import PolicyBounds
 from cockpit.arbiter.lanes import plan_lanes
-from cockpit.manual import open_manual
 from cockpit.places import open_places
 from cockpit.profile.language_models import LanguageModel
 from cockpit.profile.memory_plan import KV_SESSIONS, device_memory_bytes, own_texts, plan_of
@@ -42,6 +41,7 @@ from pipeline.endpointing.endpointer import Endpointer
 from pipeline.engine_runs import UNSCHEDULED_RUNS, EngineRuns
 from pipeline.frames import Language
 from pipeline.guidance import GuidanceStage
+from pipeline.manual.kept import open_manual
 from pipeline.manual.manual import Manual
 from pipeline.nlu.lexicon import hotwords
 from pipeline.trace import NullTracer, Tracer
@@ -293,7 +293,8 @@ class _Loading:
     def manual(self, encoder: Future[SentenceEncoder] | None) -> Manual:
         """The owner's manual, with the vectors of its sections."""
         store = self.models.store
-        open_it = partial(open_manual, self.profile.manual, store.root / "manual", store.registry, encoder)
+        section, cache = self.profile.manual, store.root / "manual"
+        open_it = partial(open_manual, section.file, cache, store.registry, section.encoder, encoder)
         return _timed("manual", self.announce, open_it)
 
     def agent_model(self, engines: Engines) -> CausalLM:

@@ -34,13 +34,13 @@ from rich.table import Table
 from ruamel.yaml import YAML
 
 from benchmarks.harness.report import command_line, percentiles
-from cockpit.manual import encoder_key, index_of
 from models.engines import factory
 from models.engines.sentence_encoder import SentenceEncoder
 from models.store.store import Store
 from pipeline.dialogue.manager import DialogueManager
 from pipeline.frames import Language
 from pipeline.manual.file import Section
+from pipeline.manual.kept import encoder_key, index_of
 from pipeline.manual.manual import SHIPPED, THRESHOLDS, Manual
 
 QUESTIONS = Path(__file__).parents[1] / "data" / "manual_questions.yaml"

@@ -12,7 +12,6 @@ import typer
 
 from cockpit.cli.output import JsonFlag, print_json
 from cockpit.cli.values import language_values
-from cockpit.manual import build_index, encoder_key, index_of
 from models.engines import factory
 from models.engines.sentence_encoder import SentenceEncoder
 from models.errors import InputError
@@ -20,6 +19,7 @@ from models.store.store import Store
 from pipeline.frames import Language
 from pipeline.manual.file import Section, read_manual
 from pipeline.manual.index import ManualIndex
+from pipeline.manual.kept import build_index, encoder_key, index_of
 from pipeline.manual.manual import MOST_SPOKEN, SHIPPED, THRESHOLDS, Manual, quoted
 
 ENCODER = "sentence-encoder"

@@ -45,7 +45,7 @@ class Hit:
 @dataclass(frozen=True, slots=True)
 class ManualIndex:
     """Read only; any thread may use it. source: sha256 of the manual's file; encoder: of the model (see
-    `cockpit.manual.encoder_key`); owners (n,): the section of each vector; passages (n,): the number of the passage, 0
+    `kept.encoder_key`); owners (n,): the section of each vector; passages (n,): the number of the passage, 0
     for a name; vectors (n, width): of length 1, from their centre; centre: language -> (width,).
     """
 

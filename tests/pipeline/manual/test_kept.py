@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from typer.testing import CliRunner
 
-from cockpit.cli import full_app
-from cockpit.manual import encoder_key, index_of, open_manual
-from cockpit.profile.sections import ManualSection
 from models.errors import InputError
 from models.store.registry import load_registry
 from pipeline.manual.index import ManualIndex
+from pipeline.manual.kept import encoder_key, index_of, open_manual
 from pipeline.manual.manual import SHIPPED_INDEX
 
 NAME = "sentence-encoder"
@@ -84,28 +81,14 @@ def test_a_malformed_manual_does_not_start(file: Path, tmp_path: Path) -> None:
     file.write_text("# A\n\n| a | b |\n|---|---|\n| 1 | 2 |\n")
     for encoder in (None, ready(CountingEncoder())):
         with pytest.raises(InputError, match=r"car\.md:3: a table cannot be read aloud"):
-            open_manual(ManualSection(file=file, encoder=NAME), tmp_path, load_registry(), encoder)
+            open_manual(file, tmp_path, load_registry(), NAME, encoder)
 
 
 def test_without_an_encoder_subjects_are_found_by_name_and_nothing_is_missing(file: Path, tmp_path: Path) -> None:
-    manual = open_manual(ManualSection(file=file), tmp_path, load_registry(), None)
+    manual = open_manual(file, tmp_path, load_registry(), None, None)
     assert manual.find("what is the roof", "en") is not None
     assert not manual.knows_meaning
 
 
 def test_the_shipped_vectors_are_of_the_registrys_encoder() -> None:
     assert ManualIndex.load(SHIPPED_INDEX).encoder == encoder_key(load_registry(), NAME)
-
-
-def test_the_command_checks_builds_and_asks(file: Path, model_dir: Callable[[str], Path]) -> None:
-    assert model_dir(NAME).is_dir()
-    runner, app = CliRunner(), full_app()
-    checked = runner.invoke(app, ["manual", "check", str(file)])
-    assert "2 subjects, 2 sections in English, 0 in Mandarin" in checked.stdout
-    built = runner.invoke(app, ["manual", "build", str(file)])
-    assert (built.exit_code, file.with_suffix(".npz").is_file()) == (0, True)
-    found = runner.invoke(app, ["manual", "ask", "How do I choose a mirror?", "--file", str(file), "--json"])
-    assert '"section": "Mirrors"' in found.stdout
-    assert '"by": "meaning"' in found.stdout
-    other = runner.invoke(app, ["manual", "ask", "怎么煮米饭", "--file", str(file), "--json"])
-    assert '"answer": "手册里没有。"' in other.stdout

@@ -7,7 +7,6 @@ import logging
 from concurrent.futures import Future
 from pathlib import Path
 
-from cockpit.profile.sections import ManualSection
 from models.engines.sentence_encoder import SentenceEncoder
 from models.errors import InputError
 from models.store.registry import Registry
@@ -19,20 +18,21 @@ log = logging.getLogger("cockpit.manual")
 
 
 def open_manual(
-    section: ManualSection, cache: Path, registry: Registry, encoder: Future[SentenceEncoder] | None
+    own: Path | None, cache: Path, registry: Registry, name: str | None, encoder: Future[SentenceEncoder] | None
 ) -> Manual:
-    """The manual of a profile. cache: folder of kept vectors. encoder: None where the profile wants none.
+    """The manual of a profile. own: None for the one that ships. cache: folder of kept vectors. name, encoder: of the
+    sentence encoder, None where the profile wants none.
 
     Raises InputError for a file that is no manual, and for a built one of another encoder.
     """
-    file = section.file or SHIPPED
-    if encoder is None or section.encoder is None:
+    file = own or SHIPPED
+    if encoder is None or name is None:
         return (
             shipped_manual()
-            if section.file is None
+            if own is None
             else Manual(ManualIndex.load(file).sections if file.suffix == ".npz" else read_manual(file))
         )
-    index = index_of(file, cache, encoder_key(registry, section.encoder), encoder)
+    index = index_of(file, cache, encoder_key(registry, name), encoder)
     return Manual(index.sections, index, encoder)
 
 
