@@ -33,6 +33,7 @@ from cockpit.wake_word import open_wake
 from models.engines import factory
 from models.engines.base import SpeechRecognizer, Voice
 from models.engines.vad.webrtc_gate import WebRtcGate
+from models.store.beginnings import Beginnings, key_of
 from models.store.store import Store
 from pipeline.asr import AsrStage
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler
@@ -163,7 +164,8 @@ def assemble(
         opened.callback(placements.close)
         growth = Growth(placements.used_bytes)
         models = BuiltModels(store, folders, opened)
-        loading = _Loading(profile, models, announce, service, placements, growth, kv_sessions)
+        keeps = scheduling is not None and scheduling.state_dir is not None
+        loading = _Loading(profile, models, announce, service, placements, growth, kv_sessions, keeps)
         assembly = loading.assembly(sink, tracer or NullTracer())
         measured = lane_peaks(growth.of_stage, memory, placements.stages(profile))
         if measured:
@@ -185,7 +187,9 @@ def _peaks_file(profile: Profile, scheduling: SchedulingPlan | None, total_bytes
 
 @dataclass(frozen=True, slots=True)
 class _Loading:
-    """What loading one part after the other needs. kv_sessions: texts of the language model."""
+    """What loading one part after the other needs. kv_sessions: texts of the language model. keeps: whether the next
+    start may find something on disk.
+    """
 
     profile: Profile
     models: BuiltModels
@@ -194,6 +198,7 @@ class _Loading:
     placements: EnginePlacements
     growth: Growth
     kv_sessions: int
+    keeps: bool
 
     def assembly(self, sink: Sink, tracer: Tracer) -> Assembly:
         """Every part, warm."""
@@ -235,11 +240,30 @@ class _Loading:
         asr = AsrStage(recogniser, languages=profile.asr.languages, hotwords=words, generations=generations)
         tts.under(runs)
         with scheduler.block(bool):  # under leases, so that its sessions are booked from the start
-            _timed("prefix", self.announce, lambda: dialogue.warm_up(scheduler))
+            _timed("prefix", self.announce, lambda: self.warm_up(dialogue, scheduler))
         self.placements.seal()
         wake = open_wake(profile.wake, models.folders, on_wake)
         parts = Parts(endpointer, asr, dialogue, tts, sink, generations, tracer, scheduler, wake, guidance)
         return Assembly(parts, turn_ids, engines, self.placements, self.service, warm_ups)
+
+    def warm_up(self, dialogue: DialogueManager, scheduler: LlmScheduler) -> None:
+        """The static beginnings of the dialogue's texts, from disk where an earlier start has kept them there. Only a
+        process that stays writes any; on a GPU computing them is as quick.
+        """
+        if self.profile.device != "cpu":
+            dialogue.warm_up(scheduler)
+            return
+        names = {model.name for model in self.profile.llm.models} | {self.profile.agent.model or ""}
+        folders = [folder for name, folder in sorted(self.models.folders.items()) if name in names]
+        beginnings = Beginnings(self.models.store.root / "state" / "beginnings", key_of(folders))
+        sessions = dialogue.static_sessions
+        for session in sessions:
+            beginnings.bring(session)
+        dialogue.warm_up(scheduler)
+        if self.keeps:
+            beginnings.sweep()
+            for session in sessions:
+                beginnings.keep(session)
 
     def guidance(self, engines: Engines, tracer: Tracer) -> GuidanceStage:
         """Navigation's own prompts, on the chain's voices and under leases of navigation where there is an arbiter."""

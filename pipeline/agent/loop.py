@@ -103,16 +103,16 @@ class AgentLoop:
     ) -> None:
         self.runner = runner
         self._lm = lm
-        self._session = session
+        self.session = session
         self._key_of = key_of
         self._max_rounds = max_rounds
         self._max_parallel = max_parallel
 
     def warm_up(self, scheduler: LlmScheduler = UNSCHEDULED) -> None:
         """Compute the static prefix, and keep it where that needs no copy."""
-        steps = scheduler.on(self._session, ahead=True)
-        fill(self._session, self._encoded([], add_generation_prompt=False), steps)
-        self._session.keep_beginning()
+        steps = scheduler.on(self.session, ahead=True)
+        fill(self.session, self._encoded([], add_generation_prompt=False), steps)
+        self.session.keep_beginning()
 
     def answer(
         self,
@@ -206,10 +206,10 @@ class AgentLoop:
     ) -> Sequence[AgentCall] | None:
         """What the model calls next; empty when it knows enough, None when it was cut: half a call is none."""
         constraint = Grammar.compile(self._grammar(offered), self._lm.tokenizer).start()
-        steps = scheduler.on(self._session)
-        fill(self._session, self._encoded(talk.messages), steps, cancelled=cancelled)
+        steps = scheduler.on(self.session)
+        fill(self.session, self._encoded(talk.messages), steps, cancelled=cancelled)
         written: list[int] = []
-        for token in self._session.generate(
+        for token in self.session.generate(
             max_new_tokens=CALL_TOKENS, constraint=constraint, cancelled=cancelled, at_boundary=steps.at_token
         ):
             written.append(token)

@@ -197,6 +197,13 @@ class DialogueManager:
             reply_tokens=reply_tokens,
         )
 
+    @property
+    def static_sessions(self) -> tuple[LmSession, ...]:
+        """The texts that begin with what never changes: before `warm_up` they are empty, behind it they hold that."""
+        agent = () if self.agent is None else (self.agent.loop.session,)
+        chooser = () if self.chooser is None else (self.chooser.session,)
+        return (*self.chat_sessions.values(), *chooser, *agent)
+
     def warm_up(self, scheduler: LlmScheduler = UNSCHEDULED) -> None:
         """Prefill every static prefix, compile every kind of grammar, fill the caches of the matcher."""
         for text, language in _WARM_UP:

@@ -44,7 +44,7 @@ class Chooser:
 
     def __init__(self, lm: CausalLM, session: LmSession) -> None:
         self._lm = lm
-        self._session = session
+        self.session = session
 
     def warm_up(self, scheduler: LlmScheduler = UNSCHEDULED) -> None:
         """Compute the static prefix and run one choice."""
@@ -54,7 +54,7 @@ class Chooser:
             scheduler=scheduler,
             ahead=True,
         )
-        self._session.keep_beginning()
+        self.session.keep_beginning()
 
     def choose(
         self,
@@ -73,11 +73,11 @@ class Chooser:
         most_tokens = max(len(written.encode()) for written in by_text)
         constraint = Grammar.compile(_any_of(list(by_text)), tokenizer).start()
         prompt = self._lm.chat.encode(_messages(text), tokenizer)
-        steps = scheduler.on(self._session, ahead=ahead, task=task)
-        fill(self._session, prompt, steps, cancelled=cancelled)
+        steps = scheduler.on(self.session, ahead=ahead, task=task)
+        fill(self.session, prompt, steps, cancelled=cancelled)
         ttft_ms = 0.0
         written: list[int] = []
-        for token in self._session.generate(
+        for token in self.session.generate(
             max_new_tokens=most_tokens, constraint=constraint, cancelled=cancelled, at_boundary=steps.at_token
         ):
             ttft_ms = ttft_ms or (time.perf_counter() - start) * 1e3

@@ -156,7 +156,7 @@ def test_two_tasks_that_alternate_on_one_model_say_what_each_says_alone(assembly
     assert service is not None
     talk = assembly.parts.dialogue.chat_sessions["en"]
     assert assembly.parts.dialogue.chooser is not None
-    way = assembly.parts.dialogue.chooser._session
+    way = assembly.parts.dialogue.chooser.session
 
     def said(session: LmSession, text: str, task: Task, tokens: int) -> list[int]:
         lane = task_lane(service, model, lanes=True)

@@ -24,5 +24,5 @@ def prompted(qwen: CausalLM) -> Iterator[LmSession]:
     dialogue = DialogueManager.create(lm=qwen, agent=AgentSetup())
     assert dialogue.agent is not None
     dialogue.agent.loop.warm_up()
-    yield dialogue.agent.loop._session
+    yield dialogue.agent.loop.session
     dialogue.close()

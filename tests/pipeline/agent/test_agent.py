@@ -60,7 +60,7 @@ def talk_of(qwen: CausalLM, prompted: LmSession) -> Iterator[Callable[..., Talk]
     def build(*arguments: Any, **more: Any) -> Talk:
         made.append(Talk(qwen, *arguments, **more))
         assert made[-1].dialogue.agent is not None
-        made[-1].dialogue.agent.loop._session.adopt(prompted, prompted.tokens)
+        made[-1].dialogue.agent.loop.session.adopt(prompted, prompted.tokens)
         return made[-1]
 
     yield build
