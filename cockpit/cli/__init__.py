@@ -23,6 +23,7 @@ from models.errors import CockpitError, StartupError
 
 EXIT_CODES: tuple[tuple[int | str, str], ...] = (
     (0, "done"),
+    (1, "a scenario of the rig failed"),
     (2, "wrong input or profile"),
     (3, "cannot start as asked"),
     (4, "fetching failed"),
@@ -56,6 +57,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("manual", "cockpit.cli.manual:app", "Build an owner's manual, and try what a question finds.", group=True),
     Command("models", "cockpit.cli.models:app", "Fetch, list, build and verify model weights.", group=True),
     Command("adapt", "cockpit.cli.adapt:app", "Train the adapters of models, on the bench.", group=True),
+    Command("hil", "hil.rig.command:app", "Run the rig's scenarios and report.", group=True),
     Command("kernels", "cockpit.cli.kernels:app", "Compile the GPU kernels for the device here.", group=True),
     Command("profile", "cockpit.cli.profile:app", "Check, show and compare profiles.", group=True),
     Command("doctor", "cockpit.cli.doctor:doctor", "Say what is missing here and the command that mends it."),

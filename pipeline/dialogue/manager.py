@@ -571,6 +571,14 @@ class DialogueManager:
         if turn_id in self._history:
             self._history[turn_id].heard = text
 
+    def begin_anew(self) -> None:
+        """Forget the dialogue and the trip: what was said, asked, offered and shown. No turn may be going on."""
+        self._history.clear()
+        self._acted.clear()
+        self.memory.clear()
+        self.older.clear()
+        self.toolbox.forget()
+
     def roll_back(self, turn_id: int) -> int:
         """Take back what the turn did and said. Returns the number of signal writes undone. Raises SignalError."""
         self._history.pop(turn_id, None)

@@ -55,6 +55,11 @@ class Summary:
             self._pending.append(_Said(user[:200], heard[:200]))
             self.language = language
 
+    def clear(self) -> None:
+        """Forget all of it."""
+        self.text = ""
+        self._pending.clear()
+
     @property
     def due(self) -> bool:
         return len(self._pending) >= WRITE_AFTER

@@ -103,6 +103,12 @@ class Toolbox:
             detail = {**self._limits(call), **error.detail}
             return ToolResult(call, status, error.path, None, error.reason, detail)  # type: ignore[arg-type]
 
+    def forget(self) -> None:
+        """Another dialogue: no trip, nothing shown, nothing to be taken back."""
+        self.route = Route()
+        self.shown.clear()
+        self._undo.clear()
+
     def roll_back(self, turn_id: int) -> int:
         """Take back everything a turn did. Returns the number of signal writes undone. Raises SignalError."""
         saved = self._undo.pop(turn_id, [])

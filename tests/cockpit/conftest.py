@@ -66,8 +66,7 @@ def cpu_assembly(model_dir: Callable[[str], Path], control_socket: Path) -> Iter
 @pytest.fixture
 def assembly(cpu_assembly: Assembly) -> Assembly:
     """The shared chain, as if nobody had spoken yet. A module with a chain of its own has its own `assembly`."""
-    cpu_assembly.parts.dialogue._history.clear()
-    cpu_assembly.parts.dialogue.memory.clear()
+    cpu_assembly.parts.dialogue.begin_anew()
     return cpu_assembly
 
 

@@ -2,7 +2,7 @@
 function __cockpit_at --description 'The command that is being completed'
     set -l at cockpit
     for word in (commandline -opc)[2..-1]
-        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
+        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit hil' 'cockpit hil run' 'cockpit hil check' 'cockpit hil list' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
     end
     test "$at" = "$argv[1]"
 end
@@ -17,6 +17,7 @@ complete -c cockpit -n '__cockpit_at "cockpit"' -a 'places' -d 'Index a place fi
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'manual' -d 'Check and build an owner\'s manual (Markdown), and try what a question finds in it.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'models' -d 'Fetch, list, build and verify model weights.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'adapt' -d 'Train the adapters of models, on the bench.'
+complete -c cockpit -n '__cockpit_at "cockpit"' -a 'hil' -d 'Run the rig\'s scenarios and report.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'kernels' -d 'Compile the GPU kernels for the device here.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'profile' -d 'Check, show and compare profiles.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'doctor' -d 'Check this machine: Python, packages, models, audio, disk, cores, GPU.'
@@ -127,6 +128,19 @@ complete -c cockpit -n '__cockpit_at "cockpit adapt parser"' -l threads -r -d 'C
 complete -c cockpit -n '__cockpit_at "cockpit adapt parser"' -l fresh-vocabulary -d 'Take the vocabulary from the language model, not from the adapter.'
 complete -c cockpit -n '__cockpit_at "cockpit adapt parser"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit adapt parser"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit hil"' -a 'run' -d 'Run scenarios in this process, one after the other, at the speed they are spoken.'
+complete -c cockpit -n '__cockpit_at "cockpit hil"' -a 'check' -d 'Check scenario files without running them.'
+complete -c cockpit -n '__cockpit_at "cockpit hil"' -a 'list' -d 'List scenarios: id, requirement, what is said.'
+complete -c cockpit -n '__cockpit_at "cockpit hil"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit hil run"' -l profile -r -F -a 'base cpu h200' -d 'A profile that ships (cpu) or a path to a YAML file.'
+complete -c cockpit -n '__cockpit_at "cockpit hil run"' -l out -r -F -d 'Folder of results.jsonl, junit.xml, report.html.'
+complete -c cockpit -n '__cockpit_at "cockpit hil run"' -l resume -d 'Keep what --out holds of the same scenarios and profile; run the rest.'
+complete -c cockpit -n '__cockpit_at "cockpit hil run"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit hil run"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit hil check"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit hil check"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit hil list"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit hil list"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit kernels"' -a 'build' -d 'Compile for GPU 0: the decode kernels of every built model that they serve.'
 complete -c cockpit -n '__cockpit_at "cockpit kernels"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit kernels build"' -l json -d 'Print one JSON object instead of text.'

@@ -1,0 +1,1 @@
+"""The rig: scenario files, verdicts, reports."""

@@ -1,0 +1,74 @@
+"""The files of a run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from hil.rig import report
+from hil.rig.bench import Result
+from hil.rig.scenario import find
+from models.errors import InputError
+
+
+def row(name: str, outcome: str, times: tuple[float, ...] = (), reasons: tuple[str, ...] = ()) -> dict[str, Any]:
+    turn = {"transcript": "<b>打开</b> & \x07", "reply": "Done.", "tool_calls": [{"name": "set_fan", "arguments": {}}]}
+    parts = {"endpoint": 200.0, "asr": 90.0, "llm": None, "tts_first": 40.0}
+    turns = [turn | {"ms": parts | {"first_audio": time}} for time in times]
+    return {
+        "id": name, "requirement": None, "outcome": outcome, "reasons": list(reasons), "file": "a.yaml", "digest": name,
+        "limits_ms": {"first_audio": 800.0}, "seconds": 1.5, "repetitions": [{"turns": turns}], "profile": "cpu",
+    }  # fmt: skip
+
+
+ROWS = [
+    row("good", "PASS", tuple(range(300, 312))),
+    row("wrong", "FAIL", (900.0,), ("<script>alert(1)</script>\x07",)),
+    row("broken", "ERROR", (), ("no recording",)),
+]
+
+
+def test_the_page_holds_everything_and_needs_nothing(tmp_path: Path) -> None:
+    sound = (np.sin(np.arange(16_000) / 8) * (np.arange(16_000) < 8_000)).astype(np.float32)
+    report.write_html(tmp_path / "report.html", ROWS, {"good": sound}, {"models": ["a", "b"], "date": "today"})
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "1 PASS, 1 FAIL, 1 ERROR" in page
+    assert page.index("<table>") < page.index('<section id="good">')
+    assert "<script>" not in page
+    assert "&lt;b&gt;打开&lt;/b&gt; &amp; " in page
+    assert page.count("waveform") == 1
+    assert "P50 306 ms, P99 311 ms, 12 turns" in page
+    assert "end of speech" in page
+    assert not re.search(r"(?:src|href)=[\"'](?!#)", page), "nothing is fetched"
+    assert report._speech_end(sound) == pytest.approx(0.5, abs=0.02)
+
+
+def test_junit_counts_what_is_bad(tmp_path: Path) -> None:
+    report.write_junit(tmp_path / "junit.xml", ROWS)
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
+    assert [case.get("name") for case in suite] == ["good", "wrong", "broken"]
+    assert [child.tag for case in suite for child in case] == ["failure", "error"]
+
+
+def test_results_are_kept_as_they_end_and_a_torn_line_is_left_out(tmp_path: Path) -> None:
+    assert report.earlier(tmp_path) == []
+    one = find(["window-halfway"])[0]
+    report.append(tmp_path, Result(one, "TIMEOUT", "no answer within 60s"), "cpu")
+    file = tmp_path / report.RESULTS
+    file.write_text(file.read_text() + '{"digest": "tor', encoding="utf-8")
+    (kept,) = report.earlier(tmp_path)
+    assert (kept["id"], kept["outcome"], kept["profile"], kept["digest"]) == (
+        "window-halfway",
+        "TIMEOUT",
+        "cpu",
+        one.digest,
+    )
+    file.write_text('{"no": "result"}\n{}\n', encoding="utf-8")
+    with pytest.raises(InputError, match="no result of the rig"):
+        report.earlier(tmp_path)
