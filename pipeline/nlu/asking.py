@@ -110,7 +110,8 @@ def _without_zone(whole: Evidence) -> Question | None:
     said_one = all(number.value == 1 for number in whole.numbers)
     if not device or whole.of("zone") or not said_one or not _ONE_OF.search(whole.text):
         return None
-    if named - {device, "seat"} or set(whole.names("amount")) - {"little"}:
+    other = any(whole.of(group) for group in ("place", "kind", "music", "source", "unit"))
+    if other or named - {device, "seat"} or set(whole.names("amount")) - {"little"}:
         return None
     off = whole.has("verb.close", "verb.off", "verb.stop")
     if device == "window" and _LITTLE.search(whole.text):

@@ -89,7 +89,7 @@ def evidence_of(text: str, lexicon: Lexicon, language: Language) -> Evidence:
     """All evidence of one piece of text."""
     tokens = tuple(tokens_of(text))
     words = [token.text for token in tokens]
-    found = [match for match in lexicon.find(tokens) if not _goes_on(match, words)]
+    found = [match for match in lexicon.find(tokens) if not (_goes_on(match, words) or _counts(match, words))]
     numbers = tuple(number for number in find_numbers(words) if not any(_swallows(match, number) for match in found))
     spans = [(token.start, token.end) for token in tokens]
     plain = simple_form(text).lower().replace("’", "'")
@@ -125,6 +125,11 @@ def _goes_on(match: Match, words: Sequence[str]) -> bool:
         return False
     following = words[match.end : match.end + 2]
     return bool(following) and (following[0] in _OTHER_PLACE or "".join(following) in _OTHER_PLACE)
+
+
+def _counts(match: Match, words: Sequence[str]) -> bool:
+    """Whether 一个 was taken for 一格: it only counts."""
+    return match.cost > 0 and list(words[match.start : match.end]) == ["一", "个"]
 
 
 def _paused(text: str, tokens: Sequence[Token], number: Number) -> bool:

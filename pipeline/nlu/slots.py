@@ -11,7 +11,7 @@ from pipeline.nlu.numbers import Number
 FRACTIONS = {"half": 50.0, "quarter": 25.0, "third": 33.0, "two_thirds": 67.0, "three_quarters": 75.0, "medium": 50.0}
 _TO = ("to", "at", "too", "到", "成", "为", "至", "在", "道", "倒")
 _BY = ("by", "another", "more", "extra", "再")
-_LITTLE = re.compile(r"一点|稍微|稍稍|(?<=[高低大小暖凉热冷轻响])[点些]")
+_LITTLE = re.compile(r"一点|一些|稍微|稍稍|(?<=[高低大小暖凉热冷轻响亮暗强弱])[点些]")
 """Little, inside a word such as 大一点 that the lexicon takes as a whole."""
 
 

@@ -71,6 +71,8 @@ def _supported(evidence: Evidence, last_call: ToolCall | None, lexicon: Lexicon 
         return only(forbidden)
     if _declined(evidence):
         return only(refusal("declined", evidence.text.strip()))
+    if _to_be_told(evidence) and not question.is_question:
+        return only(refusal("unsupported", evidence.names("unsupported")[0]))
     navigation = trip_there(evidence, last_call) or navigation_call(evidence)
     if navigation is not None:
         return only(navigation)
@@ -102,6 +104,16 @@ def _supported(evidence: Evidence, last_call: ToolCall | None, lexicon: Lexicon 
     if feeling:
         return feeling
     return _bare_change(evidence) or only(_whole_command(evidence, lexicon)) or _unknown_command(evidence)
+
+
+def _to_be_told(evidence: Evidence) -> bool:
+    """ "Remind me to go to the bank": what follows is not to be done, it is to be told."""
+    first = next((match for match in evidence.matches if not match.has("filler") and not match.has("mark")), None)
+    if first is None or not {"unsupported.calendar", "unsupported.phone"} & first.tags:
+        return False
+    behind = "".join(evidence.words[first.end : first.end + 1])
+    said = "".join(evidence.words[first.start : first.end])
+    return behind in ("to", "that") or said == "提醒我"
 
 
 def _whole_command(evidence: Evidence, lexicon: Lexicon | None) -> ToolCall | None:
@@ -218,6 +230,8 @@ def _further(last_call: ToolCall, evidence: Evidence, candidate: CallCandidate) 
 def _cabin_value(evidence: Evidence, amount: Amount) -> bool:
     """ "The driver to 22", "车里设成21": degrees without the word."""
     where = evidence.of("zone") or (evidence.has("verb.set") and _CABIN.search(evidence.text))
+    if _strange(evidence) > _FEW_STRANGE:  # a date, an age
+        return False
     return amount.value is not None and bool(where) and amount.unit is None and 10 <= amount.value <= 40
 
 
@@ -273,6 +287,16 @@ def _about_it(evidence: Evidence) -> bool:
     covered = {i for match in evidence.matches for i in range(match.start, match.end)}
     covered |= {i for number in evidence.numbers for i in range(number.start, number.end)}
     return all(i in covered or word in _PRONOUNS for i, word in enumerate(evidence.words))
+
+
+_FEW_STRANGE = 3
+
+
+def _strange(evidence: Evidence) -> int:
+    """How many words mean nothing to the car."""
+    covered = {i for match in evidence.matches for i in range(match.start, match.end)}
+    covered |= {i for number in evidence.numbers for i in range(number.start, number.end)}
+    return sum(i not in covered and word not in _PRONOUNS for i, word in enumerate(evidence.words))
 
 
 def _bare_number(evidence: Evidence) -> bool:

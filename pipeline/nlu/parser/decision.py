@@ -25,6 +25,7 @@ from pipeline.nlu.parser.guards import (
     leaves_out,
     read_past,
     speaks_of_more,
+    unit_alone,
 )
 from pipeline.nlu.parser.labels import ACT
 from pipeline.nlu.parser.reader import Program
@@ -118,6 +119,8 @@ class Judge:
             return Decision("nothing", sure, reason="none_talk", fault="evidence")
         if not ruled.writes:
             return decision
+        if decision.kind in ("rules", "agreed") and unit_alone(ruled.calls, parse.whole):
+            return Decision("ask", sure, fault="number")
         if decision.kind == "rules":
             if may_turn(parse.whole.text):
                 return Decision("ask", sure, fault="scope", offered=self._offered(program, parse))

@@ -113,6 +113,18 @@ def speaks_of_more(whole: Evidence) -> bool:
     return len(strange) > (2 if whole.language == "zh" else 0)
 
 
+def unit_alone(calls: Sequence[ToolCall], whole: Evidence) -> bool:
+    """Whether a level is spoken of that nobody understood: "second level" is not "on"."""
+    levels = [call for call in calls if call.arguments.get("action") == "set" and "value" in call.arguments]
+    return (
+        bool(levels)
+        and whole.language == "en"
+        and whole.has("unit.level")
+        and not whole.numbers
+        and not whole.of("amount")
+    )
+
+
 def read_past(program: Program, whole: Evidence) -> bool:
     """Whether something is heard that the program leaves out: a negation, or a number that no call uses ("to 20, no,
     22"; inside a name it is part of the name). Then the model must be surer of what it reads.

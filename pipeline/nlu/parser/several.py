@@ -82,7 +82,12 @@ def of_parts(decision: Decision, parse: Parse, program: Program, parts: Sequence
     none = program.reason in _NO_COMMAND and program.reason_confidence >= _SURE_OF_NONE
     if none and not (program.reason == "unsupported" and lacking):
         return decision
-    if calls is None or not calls or len(calls) + len(lacking) <= _count(decision, parse):
+    if calls is None or not calls:
+        return decision
+    more = len(calls) + len(lacking) - _count(decision, parse)
+    ruled = sum(clause.call.name != "refuse" for clause in parse.clauses)
+    unsure = decision.kind == "rules" and len(calls) >= ruled  # the model does not confirm what the rules read
+    if more < 0 or (more == 0 and not unsure):
         return decision
     return Decision("program", sure, calls, reason="unsupported" if lacking else "", what="、".join(lacking))
 

@@ -87,6 +87,8 @@ def window(zone: str, value: float = 100.0, action: str = "set") -> ToolCall:
         ("turn on the seat heating, I mean the seat ventilation", act(COOL, sure=0.8), "program"),
         ("will I need a jacket next wednesday", act(NEXT), "nothing"),
         ("next song please", act(NEXT), "agreed"),
+        ("seat heating, second level", act(WARM), "ask"),  # which is not "on"
+        ("remind me to open the sunroof", act(SUNROOF, sure=0.9), "rules"),
         ("how do I open the sunroof", act(SUNROOF), "rules"),
         ("set it to 72 degrees fahrenheit", no_command("unsupported"), "rules"),  # whose reply names the unit
         ("set the temperature to 50 degrees", act(heat(30.0), sure=0.9, number="30"), "rules"),  # and the range
@@ -184,3 +186,15 @@ def test_what_may_be_confirmed_is_offered(lexicon: Lexicon) -> None:
     assert (decision.kind, decision.offered) == ("ask", (closed,))
     forbidden = decide(act(closed), "shift into reverse and open the sunroof", lexicon)
     assert (forbidden.kind, forbidden.offered) == ("ask", ())
+
+
+def test_a_date_is_no_temperature(lexicon: Lexicon) -> None:
+    rules = Interpreter(lexicon)
+    assert not rules.parse("mark april twenty as my brother's birthday", "en").clauses
+    assert rules.parse("twenty two for me please", "en").clauses[0].call.arguments["value"] == 22.0
+
+
+def test_who_is_to_be_told_is_not_done(lexicon: Lexicon) -> None:
+    for text, language in (("remind me to go to the post office", "en"), ("提醒我去公司", "zh")):
+        calls = [clause.call for clause in Interpreter(lexicon).parse(text, language).clauses]  # type: ignore[arg-type]
+        assert [call.arguments.get("reason") for call in calls] == ["unsupported"], text

@@ -104,3 +104,9 @@ def test_one_thing_at_two_places_is_two() -> None:
     assert not same_thing(window("driver"), window("passenger"))
     assert same_thing(window("front"), window("passenger"))
     assert not same_thing(AC, ROOF)
+
+
+def test_parts_that_are_sure_go_before_rules_that_the_model_does_not_confirm() -> None:
+    parts = (Part((AC,), confidence=0.9), Part((ROOF,), confidence=0.9))
+    assert several(*parts, whole=Decision("rules", 0.3)).kind == "program"
+    assert several(*parts, whole=Decision("agreed", 0.9)).kind == "agreed"
