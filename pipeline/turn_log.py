@@ -99,6 +99,8 @@ class TurnLog:
         self._on_closed = on_closed
         self._changed = threading.Condition()
         self._turns: dict[int, TurnRecord] = {}
+        self._decided: dict[str, int] = {}
+        self._counted: dict[int, str] = {}
 
     def open(self, turn_id: int, generation: int) -> TurnRecord:
         """The record of `turn_id`, made when new and opened again when the turn was re-opened."""
@@ -117,6 +119,7 @@ class TurnLog:
             record = self._turns.get(turn_id)
             if record is not None and not record.closed:
                 record.closed = True
+                self._count(record)
                 self._on_closed(record)
             self._changed.notify_all()
             return record
@@ -125,6 +128,7 @@ class TurnLog:
         """Remove a turn in which nothing was said (noise that the recogniser rejected)."""
         with self._changed:
             self._turns.pop(turn_id, None)
+            self._uncount(turn_id)
             self._changed.notify_all()
 
     def interrupt_older(self, generation: int) -> None:
@@ -133,12 +137,18 @@ class TurnLog:
             older = [record for record in self._turns.values() if not record.closed and record.generation < generation]
             for record in older:
                 record.interrupted = record.closed = True
+                self._count(record)
                 self._on_closed(record)
             self._changed.notify_all()
 
     def get(self, turn_id: int) -> TurnRecord | None:
         with self._changed:
             return self._turns.get(turn_id)
+
+    def decided(self) -> dict[str, int]:
+        """How many turns that have ended were decided by what (rule, manual, model, ...), since the start."""
+        with self._changed:
+            return dict(sorted(self._decided.items()))
 
     def closed(self) -> list[TurnRecord]:
         """Finished turns, oldest first."""
@@ -158,3 +168,16 @@ class TurnLog:
         closed = [turn_id for turn_id, record in self._turns.items() if record.closed]
         for turn_id in closed[: max(0, len(self._turns) - self._capacity)]:
             del self._turns[turn_id]
+            self._counted.pop(turn_id, None)
+
+    def _count(self, record: TurnRecord) -> None:
+        """Count a turn once, also when it was re-opened and ends again."""
+        self._uncount(record.turn_id)
+        if record.decided_by is not None:
+            self._counted[record.turn_id] = record.decided_by
+            self._decided[record.decided_by] = self._decided.get(record.decided_by, 0) + 1
+
+    def _uncount(self, turn_id: int) -> None:
+        before = self._counted.pop(turn_id, None)
+        if before is not None:
+            self._decided[before] -= 1

@@ -73,11 +73,15 @@ class Services:
     """Speaks a prompt of guidance and returns its id; None where nobody would hear it."""
     remote: RemoteTalk | None = None
     """The server that free talk may go to."""
+    decided: Callable[[], Mapping[str, int]] | None = None
+    """How many turns were decided by what; None where there are no turns."""
     started_s: int = field(default_factory=lambda: int(time.time()))
 
     def stats(self) -> dict[str, Any]:
-        """What `/v1/stats` and `o3ctl status --json` show of the language models, by name."""
+        """What `/v1/stats` and `o3ctl status --json` show of the language models, by name, and of turns."""
         shown: dict[str, Any] = {"models": {name: service.shown() for name, service in self.texts.items()}}
+        if self.decided is not None:
+            shown["turns"] = {"decided_by": dict(self.decided())}
         return shown if self.remote is None else shown | {"remote": self.remote.shown()}
 
     def text(self, model: str | None, task: str = "") -> tuple[str, TextService]:

@@ -84,10 +84,11 @@ def open_api(
     path: Path,
     guide: Callable[[GuidancePrompt], int] | None = None,
     given: socket.socket | None = None,
+    decided: Callable[[], Mapping[str, int]] | None = None,
 ) -> Api:
     """Serve the assembled models on the socket `path`, as `profile.api` says. Raises StartupError.
 
-    guide: see Services. given: the socket itself, where the service manager opened it.
+    guide, decided: see Services. given: the socket itself, where the service manager opened it.
     """
     section, service = profile.api, assembly.service
     token = None if section.token_file is None else read_token(section.token_file, "api.token_file")
@@ -113,6 +114,7 @@ def open_api(
         guide=guide,
         roles={model.name: model.roles for model in profile.llm.models},
         remote=assembly.parts.dialogue.remote,
+        decided=decided,
     )
     try:
         server = ApiServer.open(services, path, group=section.group, port=section.port, token=token, given=given)

@@ -198,6 +198,8 @@ def render_top(reply: dict[str, Any]) -> list[str]:
         f"KV {memory['held_mb']:.0f} of {memory['arena_mb']:.0f} MB, {memory['sessions']} sessions, "
         f"{memory['evictions']} evicted"
     )
+    if decided := decided_text(reply):
+        lines.append(f"turns decided by: {decided}")
     for name, model in served.items():
         kv = model["kv"]
         lines.append(
@@ -298,6 +300,12 @@ def render(reply: dict[str, Any], *, verbose: bool) -> list[str]:
     return lines[:-1]
 
 
+def decided_text(reply: dict[str, Any]) -> str:
+    """Turns since the start by what decided them, the most first; empty before the first."""
+    counts: dict[str, int] = reply.get("api", {}).get("turns", {}).get("decided_by", {})
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items(), key=lambda item: -item[1]) if count)
+
+
 def _titled(title: str, columns: tuple[str, ...], rows: list[tuple[object, ...]]) -> list[str]:
     return [typer.style(title, italic=True), *table_lines(columns, rows)]
 
@@ -350,6 +358,8 @@ def _summary(reply: dict[str, Any]) -> list[str]:
         rows.append(
             ("service", typer.style(state["text"], fg="yellow", bold=True) if state["modes"] else state["text"])
         )
+    if decided := decided_text(reply):
+        rows.append(("turns", f"decided by: {decided}"))
     gpu = reply["gpu"]
     rows.append(("gpu", f"not watched: {reply['gpu_absent']}" if gpu is None else _gpu(gpu)))
     for finding in reply["findings"]:

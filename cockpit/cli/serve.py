@@ -100,7 +100,8 @@ def _serving(talk: Talk, service: ServiceState, path: Path, *, audible: bool) ->
         given = inherited("api")
         if given is not None:
             path = Path(given.getsockname())
-        api = open_api(talk.profile, talk.assembly, path, talk.runtime.guide if audible else None, given)
+        guide, decided = talk.runtime.guide if audible else None, talk.runtime.turn_log.decided
+        api = open_api(talk.profile, talk.assembly, path, guide, given, decided)
         opened.callback(api.close)
         wyoming = open_wyoming(talk.profile, talk.assembly, talk.runtime, api.services, default_wyoming_socket())
         if wyoming is not None:
