@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cockpit.cli import full_app
-from cockpit.service.install import MARK, SYSUSERS, TMPFILES, UNITS, planned
+from cockpit.service.install import MARK, SYSUSERS, TMPFILES, UNITS, planned, templates
 from cockpit.service.system_checks import system_findings
 from models.errors import ConfigError, InputError
 from tests.support.paths import ROOT, short_folder
@@ -139,6 +139,14 @@ def test_what_a_broken_in_service_could_reach(tmp_path: Path, profile: str, unit
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Overall exposure level" in done.stdout
+
+
+def test_units_with_sound_may_write_code() -> None:
+    """With MemoryDenyWriteExecute cffi refuses the callback that PortAudio needs: MemoryError, and no device opens."""
+    for unit in ("cockpit@.service", "cockpit-degraded.service"):
+        text = (templates() / unit).read_text(encoding="utf-8")
+        assert "DeviceAllow=char-alsa rw\n" in text
+        assert "\nMemoryDenyWriteExecute=" not in text
 
 
 def test_a_gpu_gets_its_devices_and_no_other_profile_does(tmp_path: Path) -> None:
