@@ -68,6 +68,11 @@ def serve(
     configure(log_level)
     section = load_profile(profile).profile.api
     path = socket or (default_api_socket() if section.socket == "auto" else Path(section.socket))
+    given = inherited("api")
+    if given is not None:
+        path = Path(given.getsockname())
+        if socket not in (None, path):
+            raise InputError(f"the service manager hands over {path}: leave --socket out, or stop cockpit-api.socket")
     if voice:
         beside = partial(_serving, path=path, audible=True)
         microphone(profile, trace, as_json=False, api_texts=section.texts, beside=beside)
@@ -98,8 +103,6 @@ def _serving(talk: Talk, service: ServiceState, path: Path, *, audible: bool) ->
     opened = ExitStack()
     try:
         given = inherited("api")
-        if given is not None:
-            path = Path(given.getsockname())
         guide, decided = talk.runtime.guide if audible else None, talk.runtime.turn_log.decided
         api = open_api(talk.profile, talk.assembly, path, guide, given, decided)
         opened.callback(api.close)
