@@ -329,7 +329,13 @@ def lock_calls(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
     return []
 
 
+_RAISED = re.compile("升|抬|掀")
+"""Up is open for a tailgate, and closed for a window."""
+
+
 def _trunk(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
+    if evidence.has("verb.close") and _RAISED.search(evidence.text):
+        return only(make_call("set_trunk", open=True))
     if evidence.has("verb.close", "verb.off", "verb.lock"):
         return only(make_call("set_trunk", open=False))
     if evidence.has("verb.open", "verb.on", "verb.unlock"):

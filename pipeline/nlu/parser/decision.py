@@ -23,6 +23,7 @@ from pipeline.nlu.parser.guards import (
     known_by_sound,
     lacks_only,
     leaves_out,
+    mostly_unknown,
     read_past,
     speaks_of_more,
     unit_alone,
@@ -58,6 +59,7 @@ class Thresholds:
     doubt: float = 0.7
     read_past: float = 0.9
     scope: float = 0.7
+    differs: float = 0.6
     untold: float = 0.9
     sound: float = 0.95
 
@@ -124,12 +126,28 @@ class Judge:
         if decision.kind == "rules":
             if may_turn(parse.whole.text):
                 return Decision("ask", sure, fault="scope", offered=self._offered(program, parse))
-            if leaves_out(ruled.calls, parse.whole):
-                return Decision("ask", sure, fault="left out", offered=self._offered(program, parse))
+            fault = self._doubt(program, parse, ruled, last_call)
+            if fault:
+                return Decision("ask", sure, fault=fault, offered=self._offered(program, parse))
         if decision.kind == "agreed" and turned(parse.whole.text):
             kept = only_corrected(parse.whole.text) and correction_kept(ruled.calls, parse.whole)
             return decision if kept else Decision("ask", sure, fault="scope")
         return decision
+
+    def _doubt(self, program: Program, parse: Parse, ruled: _Ruled, last_call: ToolCall | None) -> str:
+        """Why what the rules alone read is asked about first: half of the sentence is left out, the model reads another
+        act, or too much of it is in nobody's words. Empty: it may be done.
+        """
+        if leaves_out(ruled.calls, parse.whole):
+            return "left out"
+        read = [call.call for call in program.calls]
+        differs = program.reason == ACT and _Ruled(tuple(read)).writes and _targets(read) != _targets(ruled.calls)
+        if differs and program.confidence >= self.thresholds.differs:
+            fault = guard_fault(program, parse.whole, last_call, by_feeling=bool(ruled.calls))
+            if not _rules_know(read, ruled, parse.whole, fault):
+                return "differs"
+        named = any({"query", "place"} & call.arguments.keys() for call in ruled.calls)
+        return "" if named or not mostly_unknown(parse.whole) else "unknown words"
 
     def _offered(self, program: Program, parse: Parse) -> tuple[ToolCall, ...]:
         """What the person may be asked about: a program that no guard forbids and that the rules do not read, too."""
@@ -207,6 +225,16 @@ class Judge:
             elif value != other:
                 return False
         return True
+
+
+def _targets(calls: Sequence[ToolCall]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What calls act on, without amounts and names, of which the rules know more: the tool, its place, on or off."""
+    trip = ("navigate_to", "set_route_options")
+    return sorted(
+        ("trip" if call.name in trip else call.name, sorted((key, str(call.arguments[key])) for key in keys))
+        for call in calls
+        for keys in [call.arguments.keys() - {"value", "action", "avoid", "place", "query"}]
+    )
 
 
 def _wrong_unit(call: ToolCall) -> bool:

@@ -58,7 +58,10 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "cancel_navigation": ("device.nav_voice",),
 }
 """Devices that may be named beside a tool's own without another wish ("the driver's seat window")."""
-_HOW: Final = re.compile(r"咋(?!不)|怎么|怎样|如何|\bhow (?:do|can|would|should|does)\b", re.IGNORECASE)
+_HOW: Final = re.compile(
+    r"咋(?!不)|怎么|怎样|如何|[做办]得[到了]吗|[做办]不[做办]得[到了]|\bhow (?:do|can|would|should|does)\b",
+    re.IGNORECASE,
+)
 _WARM: Final = re.compile(r"热|暖|烫|\bheat|\bwarm|\btoast", re.IGNORECASE)
 _COUNTED: Final = 11
 _SMALL_WORDS: Final = (
@@ -108,9 +111,21 @@ def speaks_of_more(whole: Evidence) -> bool:
     """
     if whole.has("device.media") or whole.of("music") or whole.of("source"):
         return False
+    return len(_unknown(whole)) > (2 if whole.language == "zh" else 0)
+
+
+def mostly_unknown(whole: Evidence) -> bool:
+    """Whether so many words of the sentence are nobody's that rules, which see only theirs, may have missed its sense:
+    "pick the playback up again".
+    """
+    return len(_unknown(whole)) > (3 if whole.language == "zh" else 1)
+
+
+def _unknown(whole: Evidence) -> list[str]:
+    """Words (of Mandarin: characters) that are neither the car's nor numbers nor small ones."""
     covered = {at for match in whole.matches for at in range(match.start, match.end)}
-    strange = [word for at, word in enumerate(whole.words) if at not in covered and word not in _SMALL]
-    return len(strange) > (2 if whole.language == "zh" else 0)
+    covered |= {at for number in whole.numbers for at in range(number.start, number.end)}
+    return [word for at, word in enumerate(whole.words) if at not in covered and word not in _SMALL]
 
 
 def unit_alone(calls: Sequence[ToolCall], whole: Evidence) -> bool:

@@ -15,8 +15,9 @@ _EXCEPTION = (
 )
 _CORRECTED = (
     r"\bI mean(?:t)?\b|\bno,? (?:sorry|actually)\b|\b(?:uh|er|oh),? no\b|\b(?:no|oh),? wait\b|\bscratch that\b"
-    r"|\bmake that\b|\bor rather\b|错了|不对[，,呀啊]?|口误|哦不|噢不|啊不|呃不|嗯不|，不，|更正"
+    r"|\bmake that\b|\bor rather\b|错了|不对[，,呀啊]?|口误|哦不|噢不|啊不|呃不|嗯不|，不，|更正|，我是说"
 )
+_CONTRAST = r"\b(?:instead of|rather than)\b|[，,]不是(?!吗|吧)"
 _TAKEN_BACK = (
     r"\b(?:never ?mind|forget (?:it|that)|nah|changed my mind|don't bother)\b"
     "|还是别|还是不|还是甭|算了|不用了|当我没说"
@@ -25,6 +26,7 @@ _ONLY_THEN = (
     r"\b(?:unless|as soon as)\b|\bif (?!you\b|possible|that's|it's (?:ok|alright|possible|not)|I may|we can)"
     "|(?:如果|要是|假如)(?!可以|方便|能|行)|万一"
     "|(?<![零一二三四五六七八九十百两])一(?![度点档挡格个])[^，。]{1,6}就(?!行|好|可以|够|是)"
+    "|(?:过了|到了|超过|高于|低于|再[^，。]{1,3}一?[点些])[^，。]{0,6}就(?!行|好|可以|够|是)"
 )
 _PERHAPS = (
     r"\b(?:wait|meant|make (?:that|it)|sorry|or rather|correction|oops|hang on|hold on|not|instead of|rather than"
@@ -36,8 +38,8 @@ _PERHAPS = (
     "|如果|要是|假如|的时候|等到|一会|分钟|小时|点钟|以后|之后|就[^，。]{0,4}(?:锁|开|关)|超过|高于|低于|再说"
 )
 """Words of the same kinds that are as often said without turning anything round ("make it warmer", "if you can")."""
-_SURELY = re.compile("|".join((_EXCEPTION, _CORRECTED, _TAKEN_BACK, _ONLY_THEN)), re.IGNORECASE)
-_BUT_CORRECTED = re.compile("|".join((_EXCEPTION, _TAKEN_BACK, _ONLY_THEN)), re.IGNORECASE)
+_SURELY = re.compile("|".join((_EXCEPTION, _CORRECTED, _CONTRAST, _TAKEN_BACK, _ONLY_THEN)), re.IGNORECASE)
+_BUT_CORRECTED = re.compile("|".join((_EXCEPTION, _CONTRAST, _TAKEN_BACK, _ONLY_THEN)), re.IGNORECASE)
 _CORRECTION = re.compile(_CORRECTED, re.IGNORECASE)
 _PERHAPS_TOO = re.compile(_PERHAPS, re.IGNORECASE)
 _NO = re.compile(r"\bno\b", re.IGNORECASE)

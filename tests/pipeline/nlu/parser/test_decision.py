@@ -13,6 +13,7 @@ from pipeline.nlu.lexicon import Lexicon, build_lexicon
 from pipeline.nlu.numbers import find_numbers
 from pipeline.nlu.parser.decision import Decision, Judge
 from pipeline.nlu.parser.reader import Program, ProgramCall
+from pipeline.nlu.parser.scope import turned
 from pipeline.nlu.phonetics import tokens_of
 from pipeline.vehicle.places import load_places
 
@@ -186,6 +187,53 @@ def test_what_may_be_confirmed_is_offered(lexicon: Lexicon) -> None:
     assert (decision.kind, decision.offered) == ("ask", (closed,))
     forbidden = decide(act(closed), "shift into reverse and open the sunroof", lexicon)
     assert (forbidden.kind, forbidden.offered) == ("ask", ())
+
+
+def test_rules_that_the_model_reads_otherwise_ask_first(lexicon: Lexicon) -> None:
+    wheel = ToolCall("set_steering_wheel_heating", {"action": "set", "value": 100.0})
+    asked = decide(act(wheel, sure=0.8), "Give the steering wheel its highest heat", lexicon)
+    assert asked.kind != "rules"
+    backwards = decide(act(ToolCall("control_media", {"action": "rewind"}), sure=0.65), "back one track", lexicon)
+    assert (backwards.kind, backwards.fault) == ("ask", "differs")
+    assert (
+        decide(act(window("driver", 30.0, "change"), sure=0.75), "driver window thirty percent", lexicon).kind
+        == "rules"
+    )
+
+
+def test_rules_do_not_act_among_unknown_words(lexicon: Lexicon) -> None:
+    none = no_command("not_understood", sure=0.3)
+    assert decide(none, "turn the volume up", lexicon).kind == "rules"
+    assert decide(none, "my cousin Frederick would turn the volume up", lexicon).fault == "unknown words"
+
+
+@pytest.mark.parametrize(
+    ("text", "certain"),
+    [
+        ("close my window instead of the passenger's", True),
+        ("关我的窗，不是副驾的窗", True),
+        ("天再黑一点就开大灯", True),
+        ("车里过了三十度就开空调", True),
+        ("再暖一点就好", False),
+        ("打开风扇，我是说空调", True),
+        ("我是说打开空调", False),
+    ],
+)
+def test_words_that_surely_turn_a_sentence(text: str, certain: bool) -> None:
+    assert turned(text) is certain
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("升起尾门", ToolCall("set_trunk", {"open": True})),
+        ("合上尾门", ToolCall("set_trunk", {"open": False})),
+        ("静音解除", ToolCall("restore_volume", {"target": "media"})),
+        ("车内灯熄掉", ToolCall("set_interior_light", {"on": False})),
+    ],
+)
+def test_opposites_are_told_apart(text: str, call: ToolCall, lexicon: Lexicon) -> None:
+    assert [clause.call for clause in Interpreter(lexicon).parse(text, "zh").clauses] == [call]
 
 
 def test_a_date_is_no_temperature(lexicon: Lexicon) -> None:
