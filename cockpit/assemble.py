@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -309,9 +310,16 @@ class _Loading:
         name = self.profile.manual.encoder
         if name is None:
             return None
-        with_one = ThreadPoolExecutor(1, "encoder")
-        loading = with_one.submit(self.models.load, factory.ENCODERS, name, None)
-        with_one.shutdown(wait=False)
+        loading: Future[SentenceEncoder] = Future()
+
+        def load() -> None:
+            try:
+                loading.set_result(self.models.load(factory.ENCODERS, name, None))
+            except BaseException as error:  # raised again where the encoder is asked for
+                loading.set_exception(error)
+
+        # No executor: a signal that comes while one starts its thread leaves a thread that waits for work for ever.
+        threading.Thread(target=load, name="encoder").start()
         return loading
 
     def manual(self, encoder: Future[SentenceEncoder] | None) -> Manual:

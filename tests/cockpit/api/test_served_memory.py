@@ -26,7 +26,7 @@ from tests.support.paths import short_folder
 from tests.support.waiting import LONG_S, until
 
 QUESTION = "Why is the sky blue?"
-PARTS = SimpleNamespace(guidance=None)
+PARTS = SimpleNamespace(guidance=None, dialogue=SimpleNamespace(remote=None))
 
 
 @dataclass(frozen=True)
