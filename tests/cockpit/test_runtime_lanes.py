@@ -16,6 +16,7 @@ import onnxruntime as ort
 import pytest
 
 import cockpit.device.base as device_base
+from cockpit.arbiter.status import TaskStatus
 from cockpit.assemble import Assembly, assemble
 from cockpit.device.cuda import placement as cuda_engines
 from cockpit.device.cuda import sessions as cuda_sessions
@@ -137,13 +138,16 @@ def test_a_command_runs_through_the_lanes(runtime: Runtime) -> None:
 
 def test_the_model_answers_in_a_lane_of_its_task(runtime: Runtime, assembly: Assembly) -> None:
     assert assembly.service is not None
-    before = next(task for task in assembly.service.dispatcher.status().tasks if task.name == "dialogue_task")
+    dispatcher = assembly.service.dispatcher
+
+    def dialogue() -> TaskStatus:
+        return next(task for task in dispatcher.status().tasks if task.name == "dialogue_task")
+
+    before = dialogue().finished
     runtime.ask("Tell me something about dolphins.", "en", assembly.turn_ids.next())
     assert runtime.wait_idle(300)
-    status = assembly.service.dispatcher.status()
-    after = next(task for task in status.tasks if task.name == "dialogue_task")
-    assert after.finished > before.finished
-    assert after.held_mb > 0
+    until(lambda: dialogue().finished > before, runtime.turn_log.closed()[-1].reply)
+    assert dialogue().held_mb > 0
     assert runtime.turn_log.closed()[-1].reply
 
 
