@@ -48,16 +48,11 @@ def run(
     try:
         out.mkdir(parents=True, exist_ok=True)
         kept = _kept(loaded, out, profile) if resume else {}
-        if not kept:
-            (out / report.RESULTS).write_text("", encoding="utf-8")
+        report.begin(out, list(kept.values()))
     except OSError as error:
         raise StartupError(f"{out} cannot be written ({error.strerror}): name another --out") from error
-    rows = (
-        _run([one for one in loaded if one.digest not in kept], profile, out, quiet=json)
-        if len(kept) < len(loaded)
-        else {}
-    )
-    rows = kept | rows
+    rest = [one for one in loaded if one.digest not in kept]
+    rows = kept | (_run(rest, profile, out, list(kept.values()), quiet=json) if rest else {})
     ordered = [rows[one.digest] for one in loaded]
     bad = [row for row in ordered if row["outcome"] in BAD]
     if json:
@@ -68,12 +63,13 @@ def run(
         raise typer.Exit(1)
 
 
-def _run(loaded: list[Loaded], profile: str, out: Path, *, quiet: bool) -> dict[str, dict[str, Any]]:
-    """Results by digest; writes every file of the report."""
+def _run(
+    loaded: list[Loaded], profile: str, out: Path, before: list[dict[str, Any]], *, quiet: bool
+) -> dict[str, dict[str, Any]]:
+    """Results by digest; writes every file of the report. before: results that are kept of an earlier run."""
     from hil.rig.bench import environment, opened
 
     env, rows, sounds = environment(profile), {}, {}
-    before = report.earlier(out)
     with opened(profile, out / "heard", quiet=quiet) as bench:
         for number, one in enumerate(loaded, 1):
             if not quiet:

@@ -27,6 +27,12 @@ _ENOUGH = 10
 """So many turns must there be for a distribution to say something."""
 
 
+def begin(folder: Path, kept: Sequence[Mapping[str, Any]]) -> None:
+    """`results.jsonl` with what is kept of an earlier run and nothing else."""
+    lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in kept)
+    (folder / RESULTS).write_text("".join(lines), encoding="utf-8")
+
+
 def append(folder: Path, result: Result, profile: str) -> None:
     """One line at the end of `results.jsonl`. Raises StartupError."""
     line = json.dumps(result.as_json() | {"profile": profile}, ensure_ascii=False, default=str)

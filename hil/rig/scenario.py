@@ -22,8 +22,6 @@ from pipeline.vehicle.schemas import fault_of
 from pipeline.vehicle.signals import load_signals
 
 SHIPPED = Path(__file__).resolve().parents[1] / "scenarios"
-STAGES = ("endpoint", "asr", "llm_ttft", "llm", "tts_first", "first_audio")
-"""What limits can be set on: milliseconds of a turn, as `cockpit say --json` names them."""
 Scalar = bool | int | float | str
 Limit = Annotated[Duration, between(Duration, "1ms", "60s")]
 

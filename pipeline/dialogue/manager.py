@@ -414,14 +414,9 @@ class DialogueManager:
         messages = [{"role": "system", "content": _SYSTEM[language]}, {"role": "user", "content": asked}]
         steps = scheduler.on(session)
         fill(session, self.lm.chat.encode(messages, self.lm.tokenizer), steps, cancelled=cancelled)
-        talk, stream = TalkFilter(language), self.lm.tokenizer.stream()
         tokens = session.generate(max_new_tokens=self.reply_tokens, cancelled=cancelled, at_boundary=steps.at_token)
-        for token in tokens:
-            talk.push(stream.push(token))
-            if talk.done:
-                break
-        talk.close()
-        return talk.said.strip()
+        words = model_words(tokens, self.lm.tokenizer, self.reply_tokens)
+        return "".join(allowed(words, TalkFilter(language), cancelled)).strip()
 
     def execute(self, plan: Plan, turn_id: int) -> list[ToolResult]:
         """Run the plan's calls. A call that fails does not stop the others. The results of what was read come first."""

@@ -34,14 +34,14 @@ def judge() -> Judge:
     return Judge(build_lexicon(load_places(), by_sound=False), load_places())
 
 
-@pytest.mark.parametrize("name", ["dev", "read", "blind"])
-def test_own_sets_are_valid(name: str) -> None:
+@pytest.mark.parametrize(("name", "least"), [("dev", 300), ("dev_scope", 160), ("read", 300), ("blind", 199)])
+def test_own_sets_are_valid(name: str, least: int) -> None:
     places = load_places()
     rows = [json.loads(line) for line in (OWN / f"parser_{name}.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert len(rows) >= 180
+    assert len(rows) >= least
     assert len({row["text"] for row in rows}) == len(rows)
     languages = Counter(row["lang"] for row in rows)
-    assert min(languages["en"], languages["zh"]) >= 90
+    assert min(languages["en"], languages["zh"]) >= 0.48 * least
     for row in rows:
         assert row["calls"] or row["reason"] in REASONS, row
         assert row["reason"] is None or row["reason"] in REASONS, row

@@ -319,8 +319,8 @@ def test_degraded_mode_pauses_the_work_of_idle_time_and_it_is_resumed(
     assert older.messages() == [] or older.text in older.messages()[0]["content"]
 
 
-def test_the_arbiter_costs_a_turn_microseconds(assembly: Assembly) -> None:
-    """A loose bound on the time of this thread on a core; figures in benchmarks/scheduler/arbiter.py."""
+def test_the_arbiter_costs_a_turn_less_than_50_us(assembly: Assembly) -> None:
+    """Time of this thread on a core, of the quickest tenth: caches that others empty meanwhile are not its cost."""
     scheduler = assembly.parts.scheduler
     steps = scheduler.on(assembly.parts.dialogue.chat_sessions["en"])
     leases_us, tokens_us = [], []
@@ -335,9 +335,9 @@ def test_the_arbiter_costs_a_turn_microseconds(assembly: Assembly) -> None:
             for _ in range(100):
                 steps.at_token()
             tokens_us.append((time.thread_time_ns() - start_ns) / 1e3 / 100)
-    lease_us, per_token_us = statistics.median(leases_us), statistics.median(tokens_us)
-    assert lease_us < 250, f"boundary {per_token_us:.2f} us"
-    assert per_token_us < 25, f"lease {lease_us:.1f} us"
+    lease_us, per_token_us = (statistics.quantiles(times, n=10)[0] for times in (leases_us, tokens_us))
+    assert lease_us < 50, f"boundary {per_token_us:.2f} us"
+    assert per_token_us < 5, f"lease {lease_us:.1f} us"
 
 
 def masks(scheduler: LlmScheduler, session: Any) -> list[set[int]]:

@@ -72,3 +72,14 @@ def test_results_are_kept_as_they_end_and_a_torn_line_is_left_out(tmp_path: Path
     file.write_text('{"no": "result"}\n{}\n', encoding="utf-8")
     with pytest.raises(InputError, match="no result of the rig"):
         report.earlier(tmp_path)
+
+
+def test_going_on_keeps_what_is_kept_and_nothing_twice(tmp_path: Path) -> None:
+    one = find(["window-halfway"])[0]
+    for outcome in ("ERROR", "PASS"):
+        report.append(tmp_path, Result(one, outcome), "cpu")
+    kept = report.earlier(tmp_path)[1:]
+    report.begin(tmp_path, kept)
+    assert report.earlier(tmp_path) == kept
+    report.begin(tmp_path, [])
+    assert report.earlier(tmp_path) == []
