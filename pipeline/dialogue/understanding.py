@@ -44,6 +44,8 @@ class Understanding:
     rules: Interpreter
     """Reads the parts of a sentence."""
     judge: Judge = field(default_factory=Judge)
+    _latest: tuple[str, Language, ToolCall | None, Decision] | None = None
+    """The last sentence and its decision: whether a turn is complete is asked right before what it means."""
 
     @classmethod
     def create(
@@ -72,7 +74,12 @@ class Understanding:
         return cls(ParserReader(engine, spelt), place_of, Interpreter(lexicon), judge)
 
     def decide(self, text: str, language: Language, parse: Parse, last_call: ToolCall | None) -> Decision:
-        """What the turn does. A text that the model does not read is left to the rules."""
+        """What the turn does; `parse` is the rules' of the same. What the model does not read is left to them."""
+        if self._latest is None or self._latest[:3] != (text, language, last_call):
+            self._latest = (text, language, last_call, self._decided(text, language, parse, last_call))
+        return self._latest[3]
+
+    def _decided(self, text: str, language: Language, parse: Parse, last_call: ToolCall | None) -> Decision:
         program = self.read(text, language, last_call)
         if program is None:
             return Decision("rules")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pipeline.dialogue.manager import DialogueManager
-from pipeline.dialogue.understanding import plan_of_decision
+from pipeline.dialogue.understanding import Understanding, plan_of_decision
 from pipeline.frames import Language, ToolCall
 from pipeline.nlg.actions import say
 from pipeline.nlu.interpreter import Interpreter
@@ -246,3 +246,28 @@ def test_who_is_to_be_told_is_not_done(lexicon: Lexicon) -> None:
     for text, language in (("remind me to go to the post office", "en"), ("提醒我去公司", "zh")):
         calls = [clause.call for clause in Interpreter(lexicon).parse(text, language).clauses]  # type: ignore[arg-type]
         assert [call.arguments.get("reason") for call in calls] == ["unsupported"], text
+
+
+class Counting:
+    """A reader that reads nothing, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def read(self, text: str, last_call: ToolCall | None) -> Program | None:
+        self.texts.append(text)
+        return None
+
+
+def test_the_same_sentence_is_read_once_in_a_row(lexicon: Lexicon) -> None:
+    """Whether a turn is complete and what it means are asked one after the other, in the trailing silence."""
+    reader, rules = Counting(), Interpreter(lexicon)
+    understanding = Understanding(reader, lambda said, _language: said, rules)  # type: ignore[arg-type]
+
+    def decided(text: str, last_call: ToolCall | None = None) -> Decision:
+        return understanding.decide(text, "en", rules.parse(text, "en", last_call), last_call)
+
+    assert decided("open the sunroof") is decided("open the sunroof")
+    decided("warmer")
+    decided("warmer", heat(2.0, "change"))  # a follow-up is another sentence
+    assert reader.texts == ["open the sunroof", "warmer", "warmer"]
