@@ -55,11 +55,6 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise
         return cls(environment.from_string(source), bos_token, eos_token)
 
-    @property
-    def known(self) -> bool:
-        """Whether messages can be rendered."""
-        return self._template is not None
-
     def render(
         self,
         messages: Sequence[Message],
