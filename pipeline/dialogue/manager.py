@@ -25,7 +25,7 @@ from pipeline.agent.setup import AgentSetup
 from pipeline.agent.tools import ToolOutcome
 from pipeline.dialogue.chat_guard import TalkFilter
 from pipeline.dialogue.echo import is_question
-from pipeline.dialogue.from_manual import asks_how, only_refused, plan_of_manual
+from pipeline.dialogue.from_manual import asks_how, may_be_absent, only_refused, plan_of_manual
 from pipeline.dialogue.llm_steps import UNSCHEDULED, LlmScheduler, fill
 from pipeline.dialogue.plan import (
     DecidedBy,
@@ -316,7 +316,8 @@ class DialogueManager:
         if found is not None:
             return self.manual.answer(found, language)
         if how_to:
-            return self.manual.absent(text, language) if self.manual.knows_meaning else None
+            absent = self.manual.knows_meaning and may_be_absent(text, language)
+            return self.manual.absent(text, language) if absent else None
         return self.manual.by_meaning(text, language, how_to=False, question=is_question(text, language))
 
     def _decision(self, text: str, language: Language, parse: Parse) -> Decision:

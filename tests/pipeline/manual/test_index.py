@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from pipeline.dialogue.manager import DialogueManager
 from pipeline.manual.file import sections_of
 from pipeline.manual.index import FEW_NAMES, ManualIndex
 from pipeline.manual.manual import MOST_SPOKEN, SHIPPED, SHIPPED_INDEX, Manual, quoted
+from pipeline.nlu.parser.decision import Decision
 
 TEXT = """# Mirrors {#mirrors}
 
@@ -152,3 +154,24 @@ def test_a_plan_of_the_manual_says_so_and_its_talk_quotes(index: ManualIndex) ->
     assert plan.from_manual is not None
     said = "".join(car.chat("why is there steam in front of me?", "en", from_manual=plan.from_manual))
     assert said == 'From the manual, "Hot engine": Stop and let it cool.'
+
+
+@pytest.mark.parametrize(
+    ("text", "absent"),
+    [
+        ("how do I wash a yak", True),
+        ("May I carry a yak?", True),
+        ("牦牛怎么洗", True),
+        ("Tell me something about yaks.", False),
+        ("tell me a story about a yak", False),
+        ("给我讲讲牦牛吧", False),
+        ("讲个牦牛的故事", False),
+    ],
+)
+def test_only_a_question_is_not_in_the_manual(index: ManualIndex, text: str, absent: bool) -> None:
+    """Even where the parser's model is sure that it is asked how something is done."""
+    car = DialogueManager.create(manual=manual_of(index), by_sound=False)
+    sure: Any = SimpleNamespace(decide=lambda *_: Decision("nothing", 0.95, reason="how_to"))
+    car.understanding = sure
+    plan = car.plan(text, "en" if text.isascii() else "zh")
+    assert (plan.chat, plan.calls, plan.from_manual is not None) == (True, (), absent)
