@@ -23,7 +23,7 @@ _ASKED: dict[Language, re.Pattern[str]] = {
 
 
 def may_be_absent(text: str, language: Language) -> bool:
-    """Whether "that is not in the manual" answers it: only where it has the form of a question. "Tell me about dolphins"
+    """Whether "that is not in the manual" answers it: only where it has the form of a question. "Tell me of dolphins"
     and 讲个故事 are talk, whatever the parser reads in them."""
     return _ASKED[language].search(text) is not None
 
