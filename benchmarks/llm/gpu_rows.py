@@ -119,14 +119,19 @@ class Bench:
         changes: tuple[dict[str, Any], ...] = (
             {},
             {"early": False},
-            {"down_parts": 8},
+            {"gate": 2},
+            {"gate": 2, "gate_held": False, "norm_together": 1, "merge_together": 1},
+            {"norm_together": 1},
+            {"norm_together": 3},
+            {"merge_together": 1},
+            {"merge_together": 3},
+            {"down": 4},
             {"down": 4, "down_parts": 8},
             {"o": 4},
             {"qkv": 2},
-            {"qkv": 2, "down": 4, "down_parts": 8},
-            {"head_loads": 7},
-            {"head_loads": 4},
-            {"split_least": 256},
+            {"head_loads": 14},
+            {"split_least": 128},
+            {"split_least": 512},
         )
         candidates = [replace(base, **change) for change in changes]
         rows = []
@@ -136,7 +141,9 @@ class Bench:
                 decoder = self.open(kernels, self.whole, (1, 8))
                 row: dict[str, Any] = {"ms_1": self.step_ms(decoder, 1, 512), "ms_8": self.step_ms(decoder, 8, 512)}
                 decoder.close()
-                row["kernels"] = {name: round(us, 2) for name, us in self.kernel_us(kernels, 1, 512).items()}
+                for texts in (1, 8):
+                    each = self.kernel_us(kernels, texts, 512)
+                    row[f"kernels_{texts}"] = {name: round(us, 2) for name, us in each.items()}
             except DeviceUnavailable as error:
                 row = {"failed": str(error)}
             rows.append({"tuning": asdict(tuning), **row})

@@ -28,6 +28,8 @@ _ATTENTION_BLOCK = 128
 _SPLITS = 16
 _SHARED_LIMIT_BYTES = 112 * 1024
 """Shared memory of a block, so that two fit on a multiprocessor of 227 KiB."""
+_HELD_REGISTERS = 64
+"""Of a thread, for the weights of one strip: the rest of 128 is for what it computes."""
 NAMES = ("first_qkv", "qkv", "attention", "o_proj", "gate_up", "down", "lm_head")
 
 
@@ -66,17 +68,21 @@ class RowsShape:
 
 @dataclass(frozen=True, slots=True)
 class RowsTuning:
-    """Columns that a thread loads at once in each matrix (2, 4 or 8); blocks that share one strip of `down`; positions
-    below which no further block joins a text's attention; 16-byte loads that a thread of the LM head has in flight at
-    most; whether kernels start before their predecessor ends."""
+    """Columns that a thread loads at once in each matrix (2, 4 or 8); whether gate's strip waits in registers, where
+    they hold it; blocks that share one strip of `down`; pieces of the residual stream, and of attention's splits, that
+    a warp requests together; positions below which no further block joins a text's attention; 16-byte loads that a
+    thread of the LM head has in flight at most; whether kernels start before their predecessor ends."""
 
     qkv: int = 4
     o: int = 2
-    gate: int = 2
+    gate: int = 4
+    gate_held: bool = True
     down: int = 2
     down_parts: int = 4
-    split_least: int = 128
-    head_loads: int = 14
+    norm_together: int = 2
+    merge_together: int = 2
+    split_least: int = 256
+    head_loads: int = 7
     early: bool = True
 
 
@@ -177,6 +183,9 @@ def rows_source(shape: RowsShape, tuning: RowsTuning | None = None) -> KernelSou
         "QKV_C": t.qkv,
         "O_C": t.o,
         "GATE_C": t.gate,
+        "GATE_HELD": int(_gate_held(shape, t)),
+        "NORM_TOGETHER": t.norm_together,
+        "MERGE_TOGETHER": t.merge_together,
         "DOWN_C": t.down,
         "DOWN_PARTS": t.down_parts,
         "SPLIT_LEAST": t.split_least,
@@ -206,15 +215,21 @@ def _pitch(columns: int) -> int:
     return -(-columns // 32) * 32 + 16
 
 
+def _gate_held(shape: RowsShape, tuning: RowsTuning) -> bool:
+    steps = -(-shape.hidden // (16 * _WARPS))
+    return tuning.gate_held and steps * 2 * tuning.gate <= _HELD_REGISTERS
+
+
 def _shared_bytes(shape: RowsShape, tuning: RowsTuning, name: str, texts: int) -> int:
     """Dynamic shared memory as kernels/decode_rows.cu lays it out: strips of weights, activations, sums."""
     if name == "attention":
         return 0
+    gate_strips = shape.hidden * 16 * tuning.gate * (1 if _gate_held(shape, tuning) else 2)
     width, columns, strips = {
         "first_qkv": (shape.hidden, 8 * tuning.qkv, 0),
         "qkv": (shape.hidden, 8 * tuning.qkv, 0),
         "o_proj": (shape.attention_width, 8 * tuning.o, 0),
-        "gate_up": (shape.hidden, 16 * tuning.gate, shape.hidden * 32 * tuning.gate),
+        "gate_up": (shape.hidden, 16 * tuning.gate, gate_strips),
         "down": (shape.ffn // tuning.down_parts, 8 * tuning.down, shape.ffn // tuning.down_parts * 16 * tuning.down),
         "lm_head": (shape.hidden, 0, 0),
     }[name]

@@ -4,6 +4,7 @@
 // Compiled at run time (NVRTC) per model shape, so it includes nothing. Macros, all required:
 //   HIDDEN FFN VOCAB Q_HEADS KV_HEADS HEAD_DIM (64 or 128): the model;  QKV_BIAS 0 or 1
 //   QKV_C O_C GATE_C DOWN_C  columns a thread loads at once, 2, 4 or 8 (a block owns 8 times as many columns)
+//   GATE_HELD 0 or 1: whether gate's strip waits in registers;  NORM_TOGETHER MERGE_TOGETHER  pieces requested together
 //   DOWN_PARTS  blocks that share one strip of `down`;  HEAD_LOADS  16-byte loads a thread of the LM head has in flight
 //
 // Weights are read where ONNX Runtime has them, as its graphs' initializers: matrices (k, n) in row-major order, the
@@ -27,8 +28,9 @@ typedef unsigned long long u64;
 #define GROUP (Q_HEADS / KV_HEADS)
 #define SPLITS 16       // most blocks that share one KV head of one text
 #ifndef SPLIT_LEAST
-#define SPLIT_LEAST 128  // positions below which no further block joins
+#define SPLIT_LEAST 256  // positions below which no further block joins
 #endif
+#define GATE_BLOCKS (GATE_C > 2 ? 2 : 3)  // on one multiprocessor
 #define ATT_WARPS 4
 #define STEPS(K, SHARERS) (((K) / 16 + (SHARERS) - 1) / (SHARERS))
 #define PITCH(K) (((K) + 31 & ~31) + 16)  // values from one text's activations to the next: no bank is met twice
@@ -205,32 +207,41 @@ __device__ __forceinline__ void load_known(Known& k, const Residual& r) {
   __syncthreads();
 }
 // act = norm(x + delta), split. Every thread of the block takes part; the sum's order does not depend on the number of
-// texts. hidden: (slots, HIDDEN) a copy in fp16, or null.
+// texts. A warp requests several pieces before it adds the first. hidden: (slots, HIDDEN) a copy in fp16, or null.
 template <int PARTS>
 __device__ __forceinline__ void residual_norm(float* act, int pitch, Known& k, const Residual& r, u16* hidden) {
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-#pragma unroll(PARTS > 1 ? 2 : 4)
-  for (int task = warp; task < r.texts * PIECES; task += WARPS) {
-    const int text = task / PIECES, piece = task % PIECES, at = piece * 128 + lane * 4;
-    float4 x = make_float4(0.f, 0.f, 0.f, 0.f);
-    if (at < HIDDEN && k.text[text].position >= 0) {
+  constexpr int TOGETHER = PARTS > 1 ? NORM_TOGETHER : 4;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tasks = r.texts * PIECES;
+  for (int begin = warp; begin < tasks; begin += WARPS * TOGETHER) {
+    float4 v[TOGETHER][PARTS + 1];
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) {
+      const int task = begin + i * WARPS, text = task / PIECES, at = task % PIECES * 128 + lane * 4;
+#pragma unroll
+      for (int p = 0; p <= PARTS; ++p) v[i][p] = make_float4(0.f, 0.f, 0.f, 0.f);
+      if (task >= tasks || at >= HIDDEN || k.text[text].position < 0) continue;
       if (PARTS) {
-        x = __ldcg((const float4*)(r.x + text * HIDDEN + at));
+        v[i][0] = __ldcg((const float4*)(r.x + text * HIDDEN + at));
       } else {
         const uint2 e = *(const uint2*)(r.embedding + (long)k.text[text].token * HIDDEN + at);
-        x = make_float4(half_of(e.x), half_of(e.x >> 16), half_of(e.y), half_of(e.y >> 16));
+        v[i][0] = make_float4(half_of(e.x), half_of(e.x >> 16), half_of(e.y), half_of(e.y >> 16));
       }
-      float4 d[PARTS + 1];
 #pragma unroll
-      for (int p = 0; p < PARTS; ++p) d[p] = __ldcg((const float4*)(r.delta + (p * TEXTS + text) * HIDDEN + at));
-#pragma unroll
-      for (int p = 0; p < PARTS; ++p) x.x += d[p].x, x.y += d[p].y, x.z += d[p].z, x.w += d[p].w;
+      for (int p = 0; p < PARTS; ++p) v[i][p + 1] = __ldcg((const float4*)(r.delta + (p * TEXTS + text) * HIDDEN + at));
     }
-    const float squares = warp_sum(x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w);
-    if (lane == 0) k.squares[text][piece] = squares;
-    if (at < HIDDEN) {
-      *(float4*)(act + text * pitch + at) = x;
-      if (blockIdx.x == 0 && r.out) *(float4*)(r.out + text * HIDDEN + at) = x;
+#pragma unroll
+    for (int i = 0; i < TOGETHER; ++i) {
+      const int task = begin + i * WARPS, text = task / PIECES, piece = task % PIECES, at = piece * 128 + lane * 4;
+      if (task >= tasks) break;
+      float4 x = v[i][0];
+#pragma unroll
+      for (int p = 1; p <= PARTS; ++p) x.x += v[i][p].x, x.y += v[i][p].y, x.z += v[i][p].z, x.w += v[i][p].w;
+      const float squares = warp_sum(x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w);
+      if (lane == 0) k.squares[text][piece] = squares;
+      if (at < HIDDEN) {
+        *(float4*)(act + text * pitch + at) = x;
+        if (blockIdx.x == 0 && r.out) *(float4*)(r.out + text * HIDDEN + at) = x;
+      }
     }
   }
   __syncthreads();
@@ -304,29 +315,34 @@ struct Partial {
   float* values;  // (TEXTS, Q_HEADS, SPLITS, HEAD_DIM)
   float2* ml;     // (TEXTS, Q_HEADS, SPLITS)
 };
-// Take four more splits into the four columns from `column` on of a head: v is not yet divided by `sum`.
-__device__ __forceinline__ void merge4(float4& v, float& top, float& sum, const Partial& p, int head, int first,
-                                       int active, int column) {
+// Four splits of four columns of one head.
+struct Four {
   float2 ml[4];
   float4 one[4];
+};
+__device__ __forceinline__ void load4(Four& f, const Partial& p, int head, int first, int active, int column) {
 #pragma unroll
   for (int s = 0; s < 4; ++s) {
-    ml[s] = make_float2(-1e30f, 0.f), one[s] = make_float4(0.f, 0.f, 0.f, 0.f);
+    f.ml[s] = make_float2(-1e30f, 0.f), f.one[s] = make_float4(0.f, 0.f, 0.f, 0.f);
     if (first + s < active) {
-      ml[s] = __ldcg(p.ml + head * SPLITS + first + s);
-      one[s] = __ldcg((const float4*)(p.values + (head * SPLITS + first + s) * HEAD_DIM + column));
+      f.ml[s] = __ldcg(p.ml + head * SPLITS + first + s);
+      f.one[s] = __ldcg((const float4*)(p.values + (head * SPLITS + first + s) * HEAD_DIM + column));
     }
   }
+}
+// Take four more splits into the average v, which is not yet divided by `sum`.
+__device__ __forceinline__ void merge4(float4& v, float& top, float& sum, const Four& f) {
   const float known = top;
 #pragma unroll
-  for (int s = 0; s < 4; ++s) top = fmaxf(top, ml[s].x);
+  for (int s = 0; s < 4; ++s) top = fmaxf(top, f.ml[s].x);
   const float shrink = exp2f(known - top);
   v.x *= shrink, v.y *= shrink, v.z *= shrink, v.w *= shrink, sum *= shrink;
 #pragma unroll
   for (int s = 0; s < 4; ++s) {
-    const float w = exp2f(ml[s].x - top) * ml[s].y;
+    const float w = exp2f(f.ml[s].x - top) * f.ml[s].y;
     sum += w;
-    v.x = fmaf(w, one[s].x, v.x), v.y = fmaf(w, one[s].y, v.y), v.z = fmaf(w, one[s].z, v.z), v.w = fmaf(w, one[s].w, v.w);
+    v.x = fmaf(w, f.one[s].x, v.x), v.y = fmaf(w, f.one[s].y, v.y);
+    v.z = fmaf(w, f.one[s].z, v.z), v.w = fmaf(w, f.one[s].w, v.w);
   }
 }
 // out (TEXTS, HIDDEN) = attention . W. Grid: HIDDEN / (8 * O_C).
@@ -347,16 +363,29 @@ o_proj(const u16* matrix, Partial p, const Text* text_of, int texts, float* out)
   }
   __syncthreads();
   pdl_wait();
-#pragma unroll 2
-  for (int i = threadIdx.x; i < texts * (ATT_WIDTH / 4); i += BLOCK) {
-    const int text = i / (ATT_WIDTH / 4), at = i % (ATT_WIDTH / 4) * 4, head = text * Q_HEADS + at / HEAD_DIM;
-    const int active = active_of[text];
-    float4 v = make_float4(0.f, 0.f, 0.f, 0.f);
-    float top = -1e30f, sum = 0.f;
-    merge4(v, top, sum, p, head, 0, active, at % HEAD_DIM);
-    for (int s = 4; s < active; s += 4) merge4(v, top, sum, p, head, s, active, at % HEAD_DIM);
-    if (active) v.x /= sum, v.y /= sum, v.z /= sum, v.w /= sum;
-    *(uint4*)(act + text * PITCH(ATT_WIDTH) + at) = split4(v);
+  for (int begin = threadIdx.x; begin < texts * (ATT_WIDTH / 4); begin += BLOCK * MERGE_TOGETHER) {
+    Four f[MERGE_TOGETHER];
+#pragma unroll
+    for (int j = 0; j < MERGE_TOGETHER; ++j) {
+      const int i = begin + j * BLOCK, text = i / (ATT_WIDTH / 4), at = i % (ATT_WIDTH / 4) * 4;
+      const int active = text < texts ? active_of[text] : 0;
+      load4(f[j], p, text * Q_HEADS + at / HEAD_DIM, 0, active, at % HEAD_DIM);
+    }
+#pragma unroll
+    for (int j = 0; j < MERGE_TOGETHER; ++j) {
+      const int i = begin + j * BLOCK, text = i / (ATT_WIDTH / 4), at = i % (ATT_WIDTH / 4) * 4;
+      if (text >= texts) break;
+      const int active = active_of[text], head = text * Q_HEADS + at / HEAD_DIM;
+      float4 v = make_float4(0.f, 0.f, 0.f, 0.f);
+      float top = -1e30f, sum = 0.f;
+      merge4(v, top, sum, f[j]);
+      for (int s = 4; s < active; s += 4) {
+        load4(f[j], p, head, s, active, at % HEAD_DIM);
+        merge4(v, top, sum, f[j]);
+      }
+      if (active) v.x /= sum, v.y /= sum, v.z /= sum, v.w /= sum;
+      *(uint4*)(act + text * PITCH(ATT_WIDTH) + at) = split4(v);
+    }
   }
   __syncthreads();
   float acc[C][4] = {};
@@ -378,30 +407,38 @@ o_proj(const u16* matrix, Partial p, const Text* text_of, int texts, float* out)
 }
 
 // out (TEXTS, FFN) = silu(gate) * up, split in fours. The matrix holds gate's columns, then up's. Grid: FFN / (8 * GATE_C).
-extern "C" __global__ void __launch_bounds__(BLOCK, 3) gate_up(const u16* matrix, Residual r, u16* out) {
+// Gate's strip waits in registers where GATE_HELD, otherwise in shared memory as up's does.
+extern "C" __global__ void __launch_bounds__(BLOCK, GATE_BLOCKS) gate_up(const u16* matrix, Residual r, u16* out) {
   extern __shared__ __align__(16) char shared[];
   __shared__ Known known;
-  constexpr int C = GATE_C, columns = 8 * C, strip_bytes = HIDDEN * columns * 2;
-  char *gates = shared, *ups = shared + strip_bytes;
-  float* act = (float*)(shared + 2 * strip_bytes);
+  constexpr int C = GATE_C, columns = 8 * C, strip_bytes = HIDDEN * columns * 2, N = STEPS(HIDDEN, WARPS);
+  constexpr int unrolled = GATE_HELD ? N : 4;
+  char *ups = shared, *gates = shared + strip_bytes;
+  float* act = (float*)(shared + (GATE_HELD ? 1 : 2) * strip_bytes);
   float* part = act + r.texts * PITCH(HIDDEN);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = blockIdx.x * columns;
   pdl_trigger();
-  copy_strip<C>(gates, matrix, 2 * FFN, first, HIDDEN);
+  Strip<GATE_HELD ? N : 1, C> held;
+  if (GATE_HELD)
+    load_strip(held, matrix, 2 * FFN, first, warp, WARPS, HIDDEN / 16, lane);
+  else
+    copy_strip<C>(gates, matrix, 2 * FFN, first, HIDDEN);
   copy_strip<C>(ups, matrix, 2 * FFN, FFN + first, HIDDEN);
   load_known(known, r);
   pdl_wait();
   copies_done();
   residual_norm<1>(act, PITCH(HIDDEN), known, r, 0);
   float gate[C][4] = {}, up[C][4] = {};
-#pragma unroll 4
-  for (int step = warp; step < HIDDEN / 16; step += WARPS) {
-    u32 a[4], w[4][C / 2], v[4][C / 2];
+#pragma unroll(unrolled)
+  for (int i = 0; i < N; ++i) {
+    const int step = warp + i * WARPS;
+    if (step >= HIDDEN / 16) continue;
+    u32 a[4], w[4][C / 2];
     fragment(a, act, PITCH(HIDDEN), r.texts, step * 16 + (lane & 3) * 4, lane >> 2);
-    read_strip<C>(w, gates, step, lane);
-    read_strip<C>(v, ups, step, lane);
-    multiply(gate, w, a);
-    multiply(up, v, a);
+    if (!GATE_HELD) read_strip<C>(w, gates, step, lane);
+    multiply(gate, GATE_HELD ? held.w[GATE_HELD ? i : 0] : w, a);
+    read_strip<C>(w, ups, step, lane);
+    multiply(up, w, a);
   }
   put_sums(part, 2 * columns, 0, gate, r.texts, lane);
   put_sums(part, 2 * columns, columns, up, r.texts, lane);
