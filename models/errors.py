@@ -33,6 +33,11 @@ def fetch_command(*names: str, accept_licence: bool = False) -> str:
     return " ".join(("cockpit models fetch --build", *licence, *names))
 
 
+def validate_command(*names: str) -> str:
+    """The command after which models may be served."""
+    return " ".join(("cockpit models validate", *names))
+
+
 class ModelUnusable(StartupError):
     """A stored model cannot be loaded. The message names the command that mends it."""
 
@@ -47,6 +52,10 @@ class FingerprintMismatch(ModelUnusable):
 
 class ModelDamaged(ModelUnusable):
     """A file of a model is not as it was fetched or built: cut off, overwritten, replaced or gone."""
+
+
+class NotValidated(ModelUnusable):
+    """A model is built as it should be, but was not seen to work on this machine as it is now."""
 
 
 class DeviceUnavailable(StartupError):

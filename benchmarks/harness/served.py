@@ -212,7 +212,8 @@ def cockpit_serving(profile: str) -> Iterator[ServerProcess]:
     """`cockpit serve --no-voice` with that profile, on sockets of its own: another Cockpit may run on the machine."""
     with tempfile.TemporaryDirectory(prefix="cockpit-bench-") as folder:
         path = Path(folder) / "api.sock"
-        command = [sys.executable, "-m", "cockpit", "serve", "--no-voice", "--profile", profile, "--socket", str(path)]
+        command = [sys.executable, "-m", "cockpit", "serve", "--no-voice", "--allow-unvalidated"]
+        command += ["--profile", profile, "--socket", str(path)]
         environment = {**os.environ, "O3CTL_SOCKET": str(Path(folder) / "o3.sock")}
         with serving(command, Address(path), Path(folder) / "server.log", environment) as server:
             yield server

@@ -16,7 +16,7 @@ from cockpit.device.base import LaneSpec, open_device
 from cockpit.profile.load import LoadedProfile
 from cockpit.profile.runnable import DISTRIBUTION, Finding, findings
 from cockpit.scheduling.measured_memory import measured_peaks
-from models.errors import ConfigError, StartupError
+from models.errors import ConfigError, StartupError, validate_command
 from models.store.store import Store
 
 MIN_FREE_BYTES = 5_000_000_000
@@ -32,6 +32,9 @@ def all_findings(loaded: LoadedProfile, store: Store) -> Iterator[Finding]:
     yield disk(store)
     yield from audio()
     yield from findings(profile, loaded.arbiter, store, measured_peaks(profile, loaded.arbiter, store))
+    for name, reason in store.unvalidated_all(profile.models).items():
+        detail = f"serve and listen refuse it: {reason}"
+        yield Finding(f"validation {name}", "note", detail, f"run: {validate_command(name)}")
     if loaded.arbiter is not None:
         yield from lanes(profile.device, loaded.arbiter)
 

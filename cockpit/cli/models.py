@@ -1,4 +1,4 @@
-"""`cockpit models`: fetch, list, build and verify the weights."""
+"""`cockpit models`: fetch, list, build and verify the weights. What comes after is in cockpit/lifecycle/commands.py."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ import typer
 from cockpit.cli.output import JsonFlag, print_json, print_table, size_text
 from cockpit.cli.progress import bars, steps
 from cockpit.cli.values import model_values, profile_values
-from models.errors import FingerprintMismatch, InputError, ModelMissing, StartupError
+from cockpit.lifecycle import commands
+from cockpit.lifecycle.child import Outcome
+from cockpit.lifecycle.validate import validatable
+from models.errors import FingerprintMismatch, InputError, ModelMissing, NotValidated, StartupError
 from models.store.fetch import configured_origins
 from models.store.registry import ModelEntry
 from models.store.store import Store
 
-app = typer.Typer(help="Fetch, list, build and verify model weights.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Fetch, build, validate and verify models.", no_args_is_help=True, rich_markup_mode=None)
+app.command("hash")(commands.hash_models)
+app.command("validate")(commands.validate_models)
 
 Names = Annotated[
     list[str] | None,
@@ -49,7 +54,7 @@ def fetch(
 
     With --build this is the one command that makes models ready, or mends them.
     """
-    store = Store.open()
+    store = _store(profile)
     chosen = _chosen(store, names, profile, everything=everything)
     for entry in chosen:
         if not entry.commercial_use and not accept_licence:
@@ -68,8 +73,11 @@ def fetch(
                 done = "already built" if entry not in unready else "already here"
                 progress.say(f"{entry.name}: " + (f"fetched from {'; '.join(new)}" if new else done))
     built = _build(store, unready, force=False, quiet=json) if build else []
+    outcomes = _validate(store, chosen, quiet=json) if build else []
     if json:
-        print_json({"models": report, "built": built, "cache": store.root})
+        validated = [asdict(outcome) for outcome in outcomes]
+        print_json({"models": report, "built": built, "validated": validated, "cache": store.root})
+    _refuse_failed(outcomes)
 
 
 @app.command("list")
@@ -104,10 +112,37 @@ def build(
     json: JsonFlag = False,
 ) -> None:
     """Build fetched weights into what the engines load. Needs the `build` extra; the car only needs the result."""
-    store = Store.open()
-    report = _build(store, _chosen(store, names, profile), force=force, quiet=json)
+    store = _store(profile)
+    chosen = _chosen(store, names, profile)
+    report = _build(store, chosen, force=force, quiet=json)
+    outcomes = _validate(store, chosen, quiet=json)
     if json:
-        print_json({"models": report, "cache": store.root})
+        print_json({"models": report, "validated": [asdict(outcome) for outcome in outcomes], "cache": store.root})
+    _refuse_failed(outcomes)
+
+
+def _validate(store: Store, entries: list[ModelEntry], *, quiet: bool) -> list[Outcome]:
+    """Validate what is built and was not seen to work on this machine."""
+    names = [entry.name for entry in entries]
+    waiting = [name for name in validatable(store, names) if store.unvalidated(name)]
+    return commands.told(store, waiting, cold=False, quiet=quiet) if waiting else []
+
+
+def _refuse_failed(outcomes: list[Outcome]) -> None:
+    """Raises NotValidated. What cannot be tried on this machine is no fault of a build."""
+    failed = [outcome for outcome in outcomes if outcome.fault]
+    if failed:
+        texts = "\n".join(f"{outcome.model} failed its validation: {outcome.fault}" for outcome in failed)
+        raise NotValidated(f"{texts}\nrun: cockpit models build --force {' '.join(item.model for item in failed)}")
+
+
+def _store(profile: str | None) -> Store:
+    """For the device of `profile`, where one is named: a voice runs on a GPU only beside one."""
+    if profile is None:
+        return Store.open()
+    from cockpit.profile.load import load_profile
+
+    return Store.open(device=load_profile(profile).profile.device)
 
 
 def _build(store: Store, chosen: list[ModelEntry], *, force: bool, quiet: bool) -> list[dict[str, object]]:

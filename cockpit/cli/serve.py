@@ -16,7 +16,7 @@ import typer
 from cockpit import stop_signals
 from cockpit.api.service import open_api
 from cockpit.cli.output import print_json
-from cockpit.cli.talk import LogOption, ProfileName, Talk, TraceFile, microphone, talking
+from cockpit.cli.talk import LogOption, ProfileName, Talk, TraceFile, UnvalidatedFlag, microphone, talking
 from cockpit.client import Cockpit, CockpitError
 from cockpit.profile.load import load_profile
 from cockpit.runtime import NullSink
@@ -58,6 +58,7 @@ def serve(
         bool, typer.Option("--voice/--no-voice", help="Listen to the microphone too, or only answer requests.")
     ] = True,
     trace: TraceFile = None,
+    allow_unvalidated: UnvalidatedFlag = False,
     log_level: LogOption = LogLevel.info,
 ) -> None:
     """Run the voice chain and the OpenAI-compatible API, and Wyoming where the profile says so, until a signal ends it.
@@ -75,16 +76,31 @@ def serve(
             raise InputError(f"the service manager hands over {path}: leave --socket out, or stop cockpit-api.socket")
     if voice:
         beside = partial(_serving, path=path, audible=True)
-        microphone(profile, trace, as_json=False, api_texts=section.texts, beside=beside)
+        microphone(
+            profile,
+            trace,
+            as_json=False,
+            api_texts=section.texts,
+            beside=beside,
+            allow_unvalidated=allow_unvalidated,
+        )
     else:
-        _answer(profile, trace, section.texts, path)
+        _answer(profile, trace, section.texts, path, allow_unvalidated)
 
 
-def _answer(profile: str, trace: Path | None, texts: int, path: Path) -> None:
+def _answer(profile: str, trace: Path | None, texts: int, path: Path, allow_unvalidated: bool) -> None:
     """Requests only, until a signal ends it or a stage fails for good. Raises StageFailed."""
     service = ServiceState(notify.process())
     with (
-        talking(profile, NullSink(), trace, quiet=False, api_texts=texts, service=service) as talk,
+        talking(
+            profile,
+            NullSink(),
+            trace,
+            quiet=False,
+            api_texts=texts,
+            service=service,
+            allow_unvalidated=allow_unvalidated,
+        ) as talk,
         _serving(talk, service, path, audible=False) as servers,
     ):
         stages = (*chain(talk.runtime, talk.assembly.service, service), *servers)

@@ -56,6 +56,9 @@ TraceFile = Annotated[Path | None, typer.Option("--trace", help="Write a Chrome/
 LogOption = Annotated[
     LogLevel, typer.Option("--log-level", help="Least that is logged to stderr. debug may log what was heard.")
 ]
+UnvalidatedFlag = Annotated[
+    bool, typer.Option("--allow-unvalidated", help="Serve models that were not seen to work on this machine, too.")
+]
 LineFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object a line, one per turn, as turns end.")]
 
 TURN_TIMEOUT_S = 120.0
@@ -90,17 +93,21 @@ def talking(
     observer: Observer | None = None,
     api_texts: int = 0,
     service: ServiceState | None = None,
+    allow_unvalidated: bool = False,
 ) -> Iterator[Talk]:
     """Assemble, start, hand over, stop; the trace is written whatever happens, and no signal cuts the closing short.
 
     api_texts: see `assemble`. service: of a process that stays: it has a control socket, learns for the next time, and
-    waits for a device that is not there yet instead of giving up.
+    waits for a device that is not there yet instead of giving up, and takes only models that were validated here unless
+    `allow_unvalidated`: then its status says so. Raises NotValidated.
     """
     if trace is not None:
         check_writable(trace)
     loaded = load_profile(profile_name)
     profile = loaded.profile
     store = Store.open(device=profile.device)
+    if service is not None:
+        _require_validated(store, profile.models, service, allow=allow_unvalidated)
     tracer: TraceRecorder | None = TraceRecorder() if trace else None
     used: Tracer = tracer or NullTracer()
     plan = _scheduling_plan(loaded, store, live=service is not None)
@@ -202,6 +209,7 @@ def listen(
     profile: ProfileName = "cpu",
     trace: TraceFile = None,
     json: LineFlag = False,
+    allow_unvalidated: UnvalidatedFlag = False,
     log_level: LogOption = LogLevel.info,
 ) -> None:
     """Listen to the microphone and answer through the speaker until a signal ends it.
@@ -210,7 +218,7 @@ def listen(
     SIGTERM with 143, SIGHUP with 129.
     """
     configure(log_level)
-    microphone(profile, trace, as_json=json)
+    microphone(profile, trace, as_json=json, allow_unvalidated=allow_unvalidated)
 
 
 def microphone(
@@ -220,8 +228,9 @@ def microphone(
     as_json: bool,
     api_texts: int = 0,
     beside: Servers = _nothing_beside,
+    allow_unvalidated: bool = False,
 ) -> None:
-    """The chain on the microphone until a signal ends it. beside: what else runs. api_texts: see `assemble`."""
+    """The chain on the microphone until a signal ends it. beside: what else runs. The others: see `talking`."""
     service = ServiceState(notify.process())
     loaded = load_profile(profile_name).profile
 
@@ -235,7 +244,16 @@ def microphone(
     source = LastingMicrophone(device, notices.microphone, frame_samples=frame_samples, speaker=sink)
     sink.start()
     printer = None if service.notifier.present else TurnPrinter("microphone", as_json=as_json)  # not into the journal
-    running = talking(profile_name, sink, trace, quiet=as_json, observer=printer, api_texts=api_texts, service=service)
+    running = talking(
+        profile_name,
+        sink,
+        trace,
+        quiet=as_json,
+        observer=printer,
+        api_texts=api_texts,
+        service=service,
+        allow_unvalidated=allow_unvalidated,
+    )
     try:
         with running as talk, beside(talk, service) as servers:
             name = source.look()
@@ -311,6 +329,15 @@ def _language(text: str, asked: str) -> Language:
     if asked != "auto":
         raise InputError(f"--language {asked}: choose en, zh or auto")
     return "zh" if any("\u4e00" <= sign <= "\u9fff" for sign in text) else "en"
+
+
+def _require_validated(store: Store, names: Sequence[str], service: ServiceState, *, allow: bool) -> None:
+    if not allow:
+        store.require_validated(names)
+        return
+    reasons = store.unvalidated_all(names)
+    if reasons:
+        service.begin("unvalidated", "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
 
 
 def _absent(service: ServiceState, error: DeviceAbsent) -> None:

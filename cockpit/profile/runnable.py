@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -230,7 +230,12 @@ def _wake_words(engine: str, store: Store) -> list[str]:
     names = set(store.registry.source_entry(engine).files)
     if store.is_built(engine):
         names |= {path.name for path in store.built(engine).iterdir()}
-    return sorted({name.removesuffix(".tflite") for name in names if name.endswith(".tflite")} - _NO_WAKE_WORDS)
+    return wake_words_among(names)
+
+
+def wake_words_among(files: Iterable[str]) -> list[str]:
+    """The words that an engine's files are models of."""
+    return sorted({name.removesuffix(".tflite") for name in files if name.endswith(".tflite")} - _NO_WAKE_WORDS)
 
 
 def gpu(*, required: bool) -> Iterator[Finding]:

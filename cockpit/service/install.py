@@ -125,7 +125,7 @@ def planned(root: Path, profile: str, program: Path) -> Installation:
             "--profile %i", f"--profile {named}"
         )
     if loaded.profile.device == "cuda":
-        for unit in ("cockpit.service", f"cockpit@{name}.service"):
+        for unit in ("cockpit.service", f"cockpit@{name}.service", f"cockpit-models@{name}.service"):
             units[f"{unit}.d/10-gpu.conf"] = _template("gpu.conf", replaced)
     if clients.named:
         for unit in ("cockpit.service", f"cockpit@{name}.service"):

@@ -49,8 +49,8 @@ class Fingerprint:
                 or (key == "onnxruntime" and _release(mine[key]) == _release(theirs[key]))
             ):
                 continue
-            long = key in {"sources", "builder_sha256"}
-            phrases.append(f"{key} changed" if long else f"{key}: built for {mine[key]}, here {theirs[key]}")
+            built, here = _short(mine[key]), _short(theirs[key])
+            phrases.append(f"{key}: built for {built}, here {here}")
         return phrases
 
     def notes(self, expected: Fingerprint) -> list[str]:
@@ -58,6 +58,14 @@ class Fingerprint:
         if self.onnxruntime != expected.onnxruntime and _release(self.onnxruntime) == _release(expected.onnxruntime):
             return [f"built beside onnxruntime {self.onnxruntime}, here {expected.onnxruntime}"]
         return []
+
+
+def _short(value: object) -> str:
+    """A field for people: hashes by their first 12 digits."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_short(item)}" for name, item in value.items()) or "none"
+    text = str(value)
+    return text[:12] if len(text) == 64 and set(text) <= set("0123456789abcdef") else text
 
 
 def _release(version: str) -> tuple[str, ...]:

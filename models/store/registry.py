@@ -118,11 +118,19 @@ Engine = Literal[
 Device = Literal["cpu", "cuda"]
 
 
+class KnownAnswer(_Frozen):
+    """What the model must say when it is asked `ask`; how that is read depends on the kind (docs/models.md)."""
+
+    ask: str
+    answer: str
+
+
 class ModelEntry(_Frozen):
     """One model. Without a `build` rule the source files themselves are what is loaded.
 
     engine: which engine loads it; None: none does. roles: what the stages of the voice chain may load it as (empty: no
-    profile may name it). devices: the devices (a profile's `device`) that its files are made for.
+    profile may name it). devices: the devices (a profile's `device`) that its files are made for. known_answers: what
+    a validation compares with.
     """
 
     name: str
@@ -138,6 +146,7 @@ class ModelEntry(_Frozen):
     sources_of: str | None = None
     files: dict[FileName, ModelFile] = {}
     build: BuildRule | None = None
+    known_answers: tuple[KnownAnswer, ...] = ()
 
     @property
     def needed_files(self) -> dict[str, ModelFile]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import importlib
 import inspect
 import logging
@@ -27,14 +28,18 @@ from models.errors import (
     ModelDamaged,
     ModelMissing,
     ModelUnusable,
+    NotValidated,
     StartupError,
     fetch_command,
+    validate_command,
 )
 from models.store.fetch import Fetcher, NoProgress, Origins, Progress, configured_origins, extract_folder, sha256_of
 from models.store.fingerprint import BuilderCode, Fingerprint, onnxruntime_version
+from models.store.machine import machine_fields
 from models.store.manifest import FILE_NAME as MANIFEST
 from models.store.manifest import Manifest
 from models.store.registry import ArchiveFolder, BuildRule, Device, ModelEntry, ModelFile, Registry, load_registry
+from models.store.validation import Validation
 
 BuildProgress = Callable[[str, float], None]
 _UNREADABLE = "missing or not readable: built by an older version, or damaged"
@@ -118,7 +123,7 @@ class Store:
         for name in wanted:
             for note in self.notes(name):
                 _LOG.warning("%s: %s", name, note)
-        return {name: self._load_folder(name) for name in wanted}
+        return {name: self.folder(name) for name in wanted}
 
     def remedy(self, *names: str) -> str:
         """The command that fetches and builds `names` as far as needed."""
@@ -133,7 +138,7 @@ class Store:
         whole: read every byte; without, sizes and samples (see models/store/manifest.py). A model that is loaded as it
         was fetched is small and always read whole. A built model needs no source files.
         """
-        entry, folder = self.registry.get(name), self._load_folder(name)
+        entry, folder = self.registry.get(name), self.folder(name)
         if entry.build is None:
             if not self.is_fetched(name):
                 return ModelMissing(f"{name} is not fetched")
@@ -157,12 +162,50 @@ class Store:
     def notes(self, name: str) -> list[str]:
         """What is worth knowing about a build that may be loaded all the same."""
         entry = self.registry.get(name)
-        manifest = None if entry.build is None else Manifest.read(self._load_folder(name))
+        manifest = None if entry.build is None else Manifest.read(self.folder(name))
         if manifest is None:
             return []
         return manifest.fingerprint.notes(self.expected_fingerprint(entry, manifest.fingerprint))
 
-    def _load_folder(self, name: str) -> Path:
+    def runs_on(self, name: str) -> Device:
+        """Where the store's device runs `name`: recognition, language models and voices on a GPU, the rest never."""
+        entry = self.registry.get(name)
+        on_gpu = self.device == "cuda" and "cuda" in entry.devices and entry.kind in ("asr", "llm", "tts")
+        return "cuda" if on_gpu or entry.devices == ("cuda",) else "cpu"
+
+    def content(self, name: str) -> str:
+        """sha256 that changes with every byte of what an engine loads, and with what it must answer."""
+        entry = self.registry.get(name)
+        if entry.build is not None:
+            loaded = sha256_of(self.folder(name) / MANIFEST)
+        else:
+            loaded = repr(sorted((file, spec.sha256) for file, spec in entry.needed_files.items()))
+        answers = [(answer.ask, answer.answer) for answer in entry.known_answers]
+        return hashlib.sha256(repr((loaded, answers)).encode()).hexdigest()
+
+    def unvalidated(self, name: str) -> str:
+        """Why a model without a fault may not be served yet; "" when it may."""
+        if self.registry.get(name).engine is None:
+            return ""
+        found = Validation.read(self.folder(name))
+        if found is None:
+            return "it was not validated"
+        return found.against(self.content(name), machine_fields(self.runs_on(name)))
+
+    def require_validated(self, names: Iterable[str]) -> None:
+        """Raises NotValidated: why, for each model, and the command. A model with a fault is `built_all`'s business."""
+        reasons = self.unvalidated_all(names)
+        if reasons:
+            texts = "\n".join(f"{name} may not be served: {reason}" for name, reason in reasons.items())
+            raise NotValidated(f"{texts}\nrun: {validate_command(*reasons)}")
+
+    def unvalidated_all(self, names: Iterable[str]) -> dict[str, str]:
+        """Model -> why it may not be served, of those that have no fault."""
+        whole = (name for name in dict.fromkeys(names) if self.is_built(name))
+        return {name: reason for name in whole if (reason := self.unvalidated(name))}
+
+    def folder(self, name: str) -> Path:
+        """What an engine loads of `name`, whether it is there or not."""
         return self.source_folder(name) if self.registry.get(name).build is None else self.root / "built" / name
 
     def _wrong_sources(self, name: str) -> Iterator[tuple[Path, str]]:
@@ -323,7 +366,7 @@ class Store:
         A build that is as it should be needs no source files.
         """
         wrong = list(self._wrong_sources(name))
-        entry, folder, fault = self.registry.get(name), self._load_folder(name), self.fault(name)
+        entry, folder, fault = self.registry.get(name), self.folder(name), self.fault(name)
         if entry.build is not None and folder.is_dir():
             manifest = Manifest.read(folder)
             wrong += [(folder / MANIFEST, _UNREADABLE)] if manifest is None else manifest.damage(whole=True)

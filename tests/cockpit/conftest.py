@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cockpit.assemble import Assembly, assemble
+from cockpit.lifecycle.validate import validate
 from cockpit.profile.load import load_profile
 from cockpit.profile.memory_plan import KV_SESSIONS
 from cockpit.runtime import NullSink, Runtime
@@ -26,6 +27,16 @@ def folder() -> Iterator[Path]:
     """An empty folder whose path is short enough for a socket."""
     with short_folder() as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def served_models(model_store: Store) -> None:
+    """The models of profiles/cpu.yaml, built and validated: what `serve` and `listen` take."""
+    names = load_profile("cpu").profile.models
+    for name in names:
+        model_store.ensure(name)
+    waiting = [name for name in names if model_store.unvalidated(name)]
+    assert not [outcome for outcome in validate(model_store, waiting) if outcome.fault or outcome.cannot]
 
 
 @pytest.fixture(scope="session")

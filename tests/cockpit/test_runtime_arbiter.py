@@ -388,7 +388,7 @@ def test_tasks_without_a_dialogue_are_refused(model_dir: Callable[[str], Path]) 
 
 
 def test_a_process_that_listens_is_found_by_itself_and_takes_its_socket_away(
-    assembly: Assembly, folder: Path, monkeypatch: pytest.MonkeyPatch
+    assembly: Assembly, folder: Path, monkeypatch: pytest.MonkeyPatch, served_models: None
 ) -> None:
     """The commands' own way to a socket; models are loaded once, in the fixture."""
     socket = folder / "auto.sock"

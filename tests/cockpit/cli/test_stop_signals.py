@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cockpit import stop_signals
-from cockpit.profile.load import load_profile
 from tests.support.paths import AUDIO, ROOT, short_folder
 from tests.support.waiting import until
 
@@ -28,10 +27,7 @@ def heeds_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def built(model_dir: Callable[[str], Path]) -> None:
-    for name in load_profile("cpu").profile.models:
-        model_dir(name)
+pytestmark = pytest.mark.usefixtures("served_models")
 
 
 class Child:

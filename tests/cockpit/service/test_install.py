@@ -153,7 +153,7 @@ def test_a_gpu_gets_its_devices_and_no_other_profile_does(tmp_path: Path) -> Non
     laid_down(tmp_path / "cpu")
     laid_down(tmp_path / "gpu", "h200")
     assert not list((tmp_path / "cpu").rglob("*gpu.conf"))
-    for unit in ("cockpit.service.d", "cockpit@h200.service.d"):
+    for unit in ("cockpit.service.d", "cockpit@h200.service.d", "cockpit-models@h200.service.d"):
         assert "DeviceAllow=char-nvidia-uvm rw" in (tmp_path / "gpu" / UNITS / unit / "10-gpu.conf").read_text()
 
 

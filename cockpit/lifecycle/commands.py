@@ -1,0 +1,136 @@
+"""`cockpit models hash` and `validate`: what a model was built for, and whether it works here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from cockpit.cli.output import JsonFlag, print_json, print_table
+from cockpit.cli.values import model_values, profile_values
+from cockpit.lifecycle.child import Outcome
+from cockpit.lifecycle.validate import validatable, validate
+from models.errors import InputError, StartupError, validate_command
+from models.store.identity import Identity, identity_of
+from models.store.store import Store
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[MODEL]...", help="Models; none: the default set.", autocompletion=model_values),
+]
+Profile = Annotated[
+    str | None,
+    typer.Option("--profile", help="The models of this profile, where it runs them.", autocompletion=profile_values),
+]
+
+
+def chosen(names: list[str] | None, profile: str | None) -> tuple[Store, list[str]]:
+    """The store for the profile's device, and the models that are meant."""
+    loaded = None
+    if profile is not None:
+        from cockpit.profile.load import load_profile
+
+        loaded = load_profile(profile).profile
+    store = Store.open(device=None if loaded is None else loaded.device)
+    wanted = [*(names or ()), *(() if loaded is None else loaded.models)] or store.registry.default_names
+    return store, [store.registry.get(name).name for name in dict.fromkeys(wanted)]
+
+
+def hash_models(
+    names: Names = None,
+    profile: Profile = None,
+    field: Annotated[str | None, typer.Option("--field", help="Print only the value of this field.")] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Print the fingerprint of models on this machine, sha3-256 over named fields, and the fields.
+
+    Those of the build decide whether it may be loaded, those of the machine whether its validation holds.
+    """
+    store, wanted = chosen(names, profile)
+    found = [identity_of(store, name) for name in wanted]
+    if json:
+        print_json({"models": [_as_json(identity, field) for identity in found]})
+        return
+    for identity in found:
+        if field is not None:
+            value = _field(identity, field)
+            print(value if len(found) == 1 else f"{identity.model}: {value}")
+        else:
+            _show(identity, store)
+
+
+def _field(identity: Identity, field: str) -> str:
+    if field not in identity.fields:
+        raise InputError(f"{identity.model} has no field {field!r}; it has {', '.join(identity.fields)}")
+    return identity.fields[field]
+
+
+def _as_json(identity: Identity, field: str | None) -> dict[str, object]:
+    if field is not None:
+        return {"name": identity.model, field: _field(identity, field)}
+    said = {"name": identity.model, "sha3_256": identity.sha3, "build": identity.build, "machine": identity.machine}
+    return {**said, "differences": identity.differences, "unvalidated": identity.unvalidated or None}
+
+
+def _show(identity: Identity, store: Store) -> None:
+    print(f"{identity.model}  {identity.sha3}")
+    rows = [("build", name, value) for name, value in identity.build.items()]
+    rows += [("machine", name, value) for name, value in identity.machine.items()]
+    print_table(("of", "field", "value"), rows)
+    for difference in identity.differences:
+        print(f"not as wanted here: {difference}; run: {store.remedy(identity.model)}")
+    if identity.unvalidated and not identity.differences:
+        remedy = validate_command(identity.model) if store.is_built(identity.model) else store.remedy(identity.model)
+        print(f"may not be served: {identity.unvalidated}; run: {remedy}")
+    print()
+
+
+def validate_models(
+    names: Names = None,
+    profile: Profile = None,
+    cold_start: Annotated[
+        bool,
+        typer.Option("--cold-start", help="A process for each model, its files out of the page cache."),
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Load models in a fresh process, ask them, compare with known answers, and keep the result beside each build.
+
+    `serve` and `listen` take only what passed on this machine, firmware, driver and software. Exit code 3 when a model
+    did not pass, or cannot be tried here.
+    """
+    store, wanted = chosen(names, profile)
+    store.built_all(wanted)
+    outcomes = list(told(store, validatable(store, wanted), cold=cold_start, quiet=json))
+    if json:
+        print_json({"ok": all(_passed(outcome) for outcome in outcomes), "models": [asdict(item) for item in outcomes]})
+    if not all(map(_passed, outcomes)):
+        raise typer.Exit(StartupError.exit_code)
+
+
+def told(store: Store, names: Sequence[str], *, cold: bool, quiet: bool) -> list[Outcome]:
+    """Validate, and say on stdout what comes of it unless `quiet`."""
+    outcomes = []
+    for outcome in validate(store, names, cold=cold):
+        outcomes.append(outcome)
+        if not quiet:
+            typer.echo(f"{outcome.model}: {text_of(outcome)}")
+    return outcomes
+
+
+def text_of(outcome: Outcome) -> str:
+    """An outcome in one line."""
+    if outcome.cannot:
+        return f"cannot be validated here: {outcome.cannot}; run {validate_command(outcome.model)} where it is served"
+    if outcome.fault:
+        return f"FAILED: {outcome.fault}"
+    known = sum(bool(answer.expected) for answer in outcome.answers)
+    answers = f"{known} known answer{'s' if known > 1 else ''}" if known else "no known answer, the same one twice"
+    times = f"loaded in {outcome.load_ms:.0f} ms, first result in {outcome.first_result_ms:.0f} ms"
+    return f"validated: {answers}, {times}, {outcome.peak_memory_mb:.0f} MB at most"
+
+
+def _passed(outcome: Outcome) -> bool:
+    return not outcome.fault and not outcome.cannot
