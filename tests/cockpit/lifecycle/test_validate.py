@@ -20,10 +20,12 @@ from cockpit.service.notify import Notifier
 from cockpit.service.state import ServiceState
 from models.errors import NotValidated
 from models.store import store as storing
+from models.store.machine import machine_fields
 from models.store.manifest import FILE_NAME as MANIFEST
 from models.store.registry import KnownAnswer
 from models.store.store import Store
 from models.store.validation import FILE_NAME, Answer, Validation
+from pipeline.audio.lasting import LastingSpeaker
 
 VAD, LM = "silero-vad", "qwen2.5-coder-0.5b-instruct"
 PASSED = (Answer("q", "a", "a", True),)
@@ -99,7 +101,7 @@ def test_what_cannot_be_tried_here_keeps_what_it_had(store: Store) -> None:
 @pytest.mark.parametrize("field", ["cpu", "instruction_sets", "firmware", "onnxruntime", "cockpit", "memory_channels"])
 def test_a_changed_machine_asks_for_a_new_validation(store: Store, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
     list(validate(store, [VAD], run=lambda _: [Outcome(VAD, PASSED)]))
-    here = storing.machine_fields("cpu")
+    here = machine_fields("cpu")
     monkeypatch.setattr(storing, "machine_fields", lambda _: here | {field: "of an update"})
     with pytest.raises(NotValidated, match=f"{field}: expected .*, got of an update") as caught:
         store.require_validated([VAD])
@@ -130,7 +132,7 @@ def test_a_process_that_stays_refuses_before_it_loads_anything(
     words: list[str], default_models: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(talk, "assemble", lambda *_, **__: pytest.fail("nothing may be loaded"))
-    monkeypatch.setattr(talk.LastingSpeaker, "start", lambda _self: None)
+    monkeypatch.setattr(LastingSpeaker, "start", lambda _self: None)
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 3
