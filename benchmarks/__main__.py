@@ -41,6 +41,7 @@ BENCHMARKS = (
     Benchmark("chain.idle", "share of a core while listening, peak memory", "CPU", "2 min"),
     Benchmark("chain.boot", "start of the process to READY, by phase", "CPU", "2 min"),
     Benchmark("chain.kills", "kill -9 at random moments: ready again, nothing half-written", "CPU", "10 min"),
+    Benchmark("chain.power_cut", "a build or rollback cut off at every step: old or new, never half", "CPU", "5 min"),
     Benchmark("chain.warmup", "first request after warm-up beside steady state and a cold start", "CPU, GPU", "3 min"),
     Benchmark("chain.guidance", "navigation's prompts: text to first sample beside a dialogue", "CPU", "5 min"),
     Benchmark("chain.serialise", "bytes at the edges beside json.dumps, and the hop between stages", "CPU", "10 s"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +13,9 @@ import typer
 from cockpit.cli.output import JsonFlag, print_json, print_table, size_text
 from cockpit.cli.progress import bars, steps
 from cockpit.cli.values import model_values, profile_values
-from cockpit.lifecycle import commands
+from cockpit.lifecycle import commands, track_commands
 from cockpit.lifecycle.child import Outcome
-from cockpit.lifecycle.validate import validatable
+from cockpit.lifecycle.validate import accept_new, validatable
 from models.errors import FingerprintMismatch, InputError, ModelMissing, NotValidated, StartupError
 from models.store.fetch import configured_origins
 from models.store.registry import ModelEntry
@@ -23,6 +24,10 @@ from models.store.store import Store
 app = typer.Typer(help="Fetch, build, validate and verify models.", no_args_is_help=True, rich_markup_mode=None)
 app.command("hash")(commands.hash_models)
 app.command("validate")(commands.validate_models)
+app.command("rollback")(track_commands.rollback)
+app.command("diff")(track_commands.diff)
+app.command("gc")(track_commands.gc)
+app.command("card")(track_commands.card)
 
 Names = Annotated[
     list[str] | None,
@@ -153,7 +158,9 @@ def _build(store: Store, chosen: list[ModelEntry], *, force: bool, quiet: bool) 
             work = entry.build is not None and (force or store.fault(entry.name, whole=True) is not None)
             start = time.monotonic()
             progress.begin(entry.name, work=work)
-            folder = store.build(entry.name, force=force, whole=True, progress=progress.step)
+            # Where a build is replaced, the old one serves until the new one was seen to work.
+            accept = partial(accept_new, store, entry.name) if store.folder(entry.name).is_dir() else None
+            folder = store.build(entry.name, force=force, whole=True, progress=progress.step, accept=accept)
             seconds = round(time.monotonic() - start, 1)
             report.append({"name": entry.name, "folder": folder, "new": work, "seconds": seconds})
             progress.end(f"{entry.name}: " + (f"built in {seconds} s" if work else "already built"))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cockpit.lifecycle.child import Outcome
+from models.errors import NotValidated
 from models.store.machine import fields_sha3, machine_fields
 from models.store.store import Store
 from models.store.validation import Validation
@@ -45,6 +46,18 @@ def validate(store: Store, names: Sequence[str], *, cold: bool = False, run: Run
             if not outcome.cannot:
                 _keep(store, outcome, folders[outcome.model], cold)
             yield outcome
+
+
+def accept_new(store: Store, name: str, folder: Path, *, run: Run | None = None) -> Outcome:
+    """Validate a new build in `folder` before it takes the old one's place. Raises NotValidated when it fails; a build
+    that cannot be tried here is accepted as not validated.
+    """
+    (outcome,) = (run or in_a_process)(_work(store, [name], {name: folder}, cold=False))
+    if outcome.fault:
+        raise NotValidated(f"the new build of {name} failed its validation, the old one stays: {outcome.fault}")
+    if not outcome.cannot:
+        _keep(store, outcome, folder, cold=False)
+    return outcome
 
 
 def _tried(store: Store, names: list[str], folders: Mapping[str, Path], cold: bool, run: Run) -> Iterator[Outcome]:
@@ -105,7 +118,7 @@ def _keep(store: Store, outcome: Outcome, folder: Path, cold: bool) -> None:
     machine = machine_fields(store.runs_on(outcome.model))
     Validation(
         model=outcome.model,
-        content=store.content(outcome.model),
+        content=store.content(outcome.model, folder),
         machine=machine,
         machine_sha3=fields_sha3(machine),
         answers=outcome.answers,

@@ -53,12 +53,13 @@ def identity_of(store: Store, name: str) -> Identity:
     else:
         expected = store.expected_fingerprint(entry, None if manifest is None else manifest.fingerprint)
         found = expected if manifest is None else manifest.fingerprint
-        build, differences = _build_fields(found, folder, manifest), found.differences(expected)
+        build, differences = build_fields(found, folder, manifest), found.differences(expected)
     unvalidated = store.unvalidated(name) if store.is_built(name) else "it is not built"
     return Identity(name, build, machine, tuple(differences), unvalidated)
 
 
-def _build_fields(made: Fingerprint, folder: Path, manifest: Manifest | None) -> dict[str, str]:
+def build_fields(made: Fingerprint, folder: Path, manifest: Manifest | None) -> dict[str, str]:
+    """The fields of a build: as the one in `folder` carries them, or (manifest None) as one made now would."""
     files = {} if manifest is None else manifest.files
     tokenizer = next((files[name].sha256 for name in _TOKENIZERS if name in files), NONE)
     return {

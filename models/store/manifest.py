@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from models.store.fingerprint import Fingerprint
+from models.store.validation import FILE_NAME as VALIDATION
 
 FILE_NAME = "manifest.json"
 FORMAT = 1
@@ -49,7 +50,8 @@ class Manifest:
         """Record every file below `folder`, and see to it that all of them are on the disk: after a power cut a folder
         that is there must be whole."""
         files = {}
-        for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / FILE_NAME):
+        own = (folder / FILE_NAME, folder / VALIDATION)
+        for path in sorted(path for path in folder.rglob("*") if path.is_file() and path not in own):
             with path.open("rb") as file:
                 os.fsync(file.fileno())
                 digest = hashlib.file_digest(file, "sha256").hexdigest()

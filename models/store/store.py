@@ -2,6 +2,7 @@
 
     <root>/sources/<model>/<file>      bytes pinned by the registry
     <root>/built/<model>/...           what a builder made of them, with its manifest
+    <root>/former/<model>/...          the build before it: see models/store/tracks.py
     <root>/downloads/, building/       unfinished work; a download goes on from there, a build starts again
 
 Fetching and building belong to the command line and the tests; the serving process only asks for `built()`.
@@ -25,6 +26,7 @@ from pathlib import Path
 from models.errors import (
     ConfigError,
     FingerprintMismatch,
+    InputError,
     ModelDamaged,
     ModelMissing,
     ModelUnusable,
@@ -39,6 +41,8 @@ from models.store.machine import machine_fields
 from models.store.manifest import FILE_NAME as MANIFEST
 from models.store.manifest import Manifest
 from models.store.registry import ArchiveFolder, BuildRule, Device, ModelEntry, ModelFile, Registry, load_registry
+from models.store.stamps import read_stamp, stamp_of, write_stamp
+from models.store.tracks import exchange, former_folder, put_in_place, sync_folder
 from models.store.validation import Validation
 
 BuildProgress = Callable[[str, float], None]
@@ -139,25 +143,23 @@ class Store:
         was fetched is small and always read whole. A built model needs no source files.
         """
         entry, folder = self.registry.get(name), self.folder(name)
-        if entry.build is None:
-            if not self.is_fetched(name):
-                return ModelMissing(f"{name} is not fetched")
-            wrong = list(self._wrong_sources(name))
-        else:
+        if entry.build is not None:
             if not folder.is_dir():
                 return ModelMissing(f"{name} is not built")
-            manifest = Manifest.read(folder)
-            if manifest is None:
-                return ModelDamaged(f"{name} is damaged: {folder / MANIFEST}: {_UNREADABLE}")
-            found = manifest.fingerprint
-            if differences := found.differences(self.expected_fingerprint(entry, found)):
-                return FingerprintMismatch(f"{name} was built for something else ({'; '.join(differences)})")
-            wrong = list(manifest.damage(whole=whole))
-        if not wrong:
-            return None
-        (path, problem), more = wrong[0], len(wrong) - 1
-        others = f" (and {more} more of its files)" if more else ""
-        return ModelDamaged(f"{name} is damaged: {path}: {problem}{others}")
+            return self._build_fault(entry, folder, whole=whole)
+        if not self.is_fetched(name):
+            return ModelMissing(f"{name} is not fetched")
+        return _damaged(name, list(self._wrong_sources(name)))
+
+    def _build_fault(self, entry: ModelEntry, folder: Path, *, whole: bool = False) -> ModelUnusable | None:
+        """What speaks against loading the build in `folder`."""
+        manifest = Manifest.read(folder)
+        if manifest is None:
+            return ModelDamaged(f"{entry.name} is damaged: {folder / MANIFEST}: {_UNREADABLE}")
+        found = manifest.fingerprint
+        if differences := found.differences(self.expected_fingerprint(entry, found)):
+            return FingerprintMismatch(f"{entry.name} was built for something else ({'; '.join(differences)})")
+        return _damaged(entry.name, list(manifest.damage(whole=whole)))
 
     def notes(self, name: str) -> list[str]:
         """What is worth knowing about a build that may be loaded all the same."""
@@ -173,11 +175,13 @@ class Store:
         on_gpu = self.device == "cuda" and "cuda" in entry.devices and entry.kind in ("asr", "llm", "tts")
         return "cuda" if on_gpu or entry.devices == ("cuda",) else "cpu"
 
-    def content(self, name: str) -> str:
-        """sha256 that changes with every byte of what an engine loads, and with what it must answer."""
+    def content(self, name: str, folder: Path | None = None) -> str:
+        """sha256 that changes with every byte of what an engine loads, and with what it must answer. folder: of a build
+        that has not taken its place yet.
+        """
         entry = self.registry.get(name)
         if entry.build is not None:
-            loaded = sha256_of(self.folder(name) / MANIFEST)
+            loaded = sha256_of((folder or self.folder(name)) / MANIFEST)
         else:
             loaded = repr(sorted((file, spec.sha256) for file, spec in entry.needed_files.items()))
         answers = [(answer.ask, answer.answer) for answer in entry.known_answers]
@@ -285,11 +289,19 @@ class Store:
         return True
 
     def build(
-        self, name: str, *, force: bool = False, whole: bool = False, progress: BuildProgress | None = None
+        self,
+        name: str,
+        *,
+        force: bool = False,
+        whole: bool = False,
+        progress: BuildProgress | None = None,
+        accept: Callable[[Path], object] | None = None,
     ) -> Path:
         """Build `name` from its fetched files unless that is done; the old folder stays until the new one is complete.
 
-        whole: see `fault`. `progress(step, share)` is told the builder's steps, where it has any; share in [0, 1].
+        whole: see `fault`. accept: called with the complete new folder before it takes the old one's place; what it
+        raises leaves the old one where it is. `progress(step, share)` is told the builder's steps, where it has any;
+        share in [0, 1].
         Raises ModelMissing when a source is not fetched, ModelDamaged when one is not what the registry pins, and
         StartupError when the `build` extra is not installed.
         """
@@ -312,11 +324,33 @@ class Store:
                         sources[key] = extract_folder(sources[key], value.folder, scratch / key)
                 _call_builder(entry.build, sources, out, progress)
                 Manifest.write(out, self.expected_fingerprint(entry))
-                if target.exists():
-                    target.rename(scratch / "old")
-                out.rename(target)
+                if accept is not None:
+                    accept(out)
+                put_in_place(out, target, former_folder(self.root, name))
             finally:
-                shutil.rmtree(scratch)
+                shutil.rmtree(scratch, ignore_errors=True)
+        return self.built(name)
+
+    def rollback(self, name: str) -> Path:
+        """The former build of `name` and the present one change places; returns the folder, which an engine may load.
+
+        Raises InputError where there is no former one, FingerprintMismatch or ModelDamaged where it cannot be loaded
+        here: then nothing is changed.
+        """
+        entry, former = self.registry.get(name), former_folder(self.root, name)
+        with self._locked(name):
+            if entry.build is None or not former.is_dir():
+                raise InputError(f"{name} has no former build to go back to")
+            if fault := self._build_fault(entry, former):
+                raise type(fault)(f"the former build cannot be used: {fault}; the present one stays")
+            target = self.folder(name)
+            if target.is_dir():
+                exchange(former, target)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                former.rename(target)
+            sync_folder(former.parent)
+            sync_folder(target.parent)
         return self.built(name)
 
     def _sound_source(self, name: str, file: str) -> Path:
@@ -383,23 +417,12 @@ class Store:
             yield
 
 
-def stamp_of(file: Path) -> Path:
-    """Where it is noted that `file` had the right hash, and its modification time then."""
-    return file.with_name(f".{file.name}.stamp")
-
-
-def read_stamp(file: Path) -> tuple[int, str] | None:
-    """(modification time in ns, sha256) noted for `file`; None when nothing is."""
-    try:
-        mtime_ns, _, sha256 = stamp_of(file).read_text(encoding="utf-8").partition(" ")
-        return int(mtime_ns), sha256
-    except (OSError, ValueError):
+def _damaged(name: str, wrong: list[tuple[Path, str]]) -> ModelDamaged | None:
+    if not wrong:
         return None
-
-
-def write_stamp(file: Path, sha256: str) -> None:
-    """Note that `file` has this hash now."""
-    stamp_of(file).write_text(f"{file.stat().st_mtime_ns} {sha256}", encoding="utf-8")
+    (path, problem), more = wrong[0], len(wrong) - 1
+    others = f" (and {more} more of its files)" if more else ""
+    return ModelDamaged(f"{name} is damaged: {path}: {problem}{others}")
 
 
 def _call_builder(rule: BuildRule, sources: dict[str, Path], out: Path, progress: BuildProgress | None) -> None:

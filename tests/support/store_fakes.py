@@ -9,9 +9,12 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+from models.store.manifest import Manifest
 from models.store.registry import Registry
 
 PACKAGE, VERSION = "fake-weights", "1.0.0"
@@ -127,3 +130,10 @@ def registry(files: dict[str, Any], **more: Any) -> Registry:
     """A registry of one model called `fake`."""
     model = {"name": "fake", "kind": "vad", "summary": "", "licence": "MIT", "files": files, "default": True, **more}
     return Registry.model_validate({"format": 1, "models": [model]})
+
+
+def carry(folder: Path, **fields: object) -> None:
+    """Make the build in `folder` carry another fingerprint."""
+    made = Manifest.read(folder)
+    assert made is not None
+    Manifest.write(folder, replace(made.fingerprint, **fields))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -173,3 +174,43 @@ def test_tokens_are_compared_as_far_as_they_are_known() -> None:
     assert not same("llm", "12 3", "12")
     assert same("asr", "open", "open")
     assert not same("asr", "open", "open it")
+
+
+# --- the commands --------------------------------------------------------------------------------------------------
+def test_the_life_of_a_model_by_its_commands(
+    store: Store, model_store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COCKPIT_CACHE", str(store.root))
+    shutil.copytree(model_store.source_folder(VAD), store.source_folder(VAD))
+
+    def run(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["models", *words])
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out + captured.err
+
+    code, said = run("validate", VAD)
+    assert (code, "validated: 2 known answers" in said) == (0, True), said
+    code, said = run("rollback", VAD)
+    assert (code, "no former build" in said) == (2, True)
+    assert run("build", "--force", VAD)[0] == 0
+    assert store.unvalidated(VAD) == "", "validated before it took the old one's place"
+    code, said = run("diff", VAD)
+    assert (code, "validation" in said) == (0, True), said
+    code, said = run("rollback", VAD)
+    assert (code, "the former build is back" in said) == (0, True), said
+    code, said = run("gc", "--dry-run")
+    assert (code, "former build  would go" in said) == (0, True), said
+    assert (store.root / "former" / VAD).is_dir()
+    code, said = run("gc", "--json")
+    assert (code, json.loads(said)["freed_bytes"] > 1_000_000) == (0, True), said
+    assert not (store.root / "former" / VAD).exists()
+    code, said = run("card", "--json", VAD)
+    (card,) = json.loads(said)["models"]
+    assert (card["licence"], card["may_be_served"], card["known_answers"]["silence"]) == ("MIT", True, "silence")
+    code, said = run("hash", "--json", VAD)
+    (identity,) = json.loads(said)["models"]
+    assert (identity["sha3_256"], identity["differences"]) == (card["fingerprint"], [])
+    code, said = run("hash", VAD, "--field", "colour")
+    assert (code, "it has model, source" in said) == (2, True)
+    assert run("hash", VAD, "--field", "made_for") == (0, "any\n")

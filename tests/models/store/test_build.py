@@ -13,7 +13,6 @@ import time
 import types
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ from models.store.manifest import Manifest
 from models.store.registry import ArchiveFolder, load_registry
 from models.store.store import Store
 from tests.support.paths import ROOT
-from tests.support.store_fakes import file_entry, part, registry, wheel
+from tests.support.store_fakes import carry, file_entry, part, registry, wheel
 
 CONTENT = b"weights" * 100
 RULE = {"builder": "models.build.fake:build_fake", "arguments": {"weights": "w.bin"}, "options": {"quant": "served"}}
@@ -67,13 +66,6 @@ def test_every_state_names_its_remedy(store: Store) -> None:
     assert steps == ["writing"]
     assert store.verify("fake") == []
     assert store.built("fake") == folder == store.ensure("fake")
-
-
-def carry(folder: Path, **fields: object) -> None:
-    """Make the build in `folder` carry another fingerprint."""
-    made = Manifest.read(folder)
-    assert made is not None
-    Manifest.write(folder, replace(made.fingerprint, **fields))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

