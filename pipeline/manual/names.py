@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from rapidfuzz.distance import Levenshtein
@@ -37,6 +37,8 @@ SOUND_LETTERS = 8
 SOUND_WORDS, SOUND_CHARACTERS = 4, 8
 """Longer names, which are whole questions, are not compared by sound."""
 _CODE_LIKENESS = 0.8
+_NEAR_SOUND = 0.6
+"""Mandarin characters that cost less are near in sound."""
 MOST_COST = 0.2
 """Mandarin names of four characters or more: mean cost per character, and one character far off at most."""
 MOST_COST_SHORT = 0.11
@@ -119,17 +121,28 @@ class Names:
     def __init__(self, entries: Sequence[Entry]) -> None:
         self.entries = tuple(entries)
         self._exact: dict[tuple[str, ...], Entry] = {}
-        self._english: list[tuple[tuple[str, ...], str, Entry]] = []
+        # English titles with their codes, by the first letter of the code
+        self._english: dict[str, list[tuple[tuple[str, ...], str, Entry]]] = defaultdict(list)
+        # Mandarin ones by length, and the places of those that have a character at a position: by length and position
         self._chinese: dict[int, list[tuple[tuple[str, ...], Entry]]] = defaultdict(list)
+        self._having: dict[tuple[int, int], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
         for entry in entries:
             for title in entry.titles:
                 self._exact.setdefault(title, entry)
                 if all(map(is_cjk, title)):
                     if len(title) <= SOUND_CHARACTERS:
-                        self._chinese[len(title)].append((title, entry))
+                        self._add_chinese(title, entry)
                 elif not entry.talk and len(title) <= SOUND_WORDS and _by_letters(title):
-                    self._english.append((title, english_code(title), entry))
+                    code = english_code(title)
+                    self._english[code[:1]].append((title, code, entry))
         self._longest = max(map(len, self._exact), default=0)
+        self._near = lru_cache(maxsize=8192)(self._titles_near)
+
+    def _add_chinese(self, title: tuple[str, ...], entry: Entry) -> None:
+        titles = self._chinese[len(title)]
+        for position, character in enumerate(title):
+            self._having[len(title), position][character].add(len(titles))
+        titles.append((title, entry))
 
     def find(self, text: str) -> Found | None:
         """The entry `text` is about; None where there is none or the text says more than to ask for it."""
@@ -175,9 +188,8 @@ class Names:
             heard = words[start : start + length]
             if length < 2 or len(heard) < length or not all(map(is_cjk, heard)):
                 continue
-            for title, entry in titles:
-                if not _worth_comparing(heard, title):
-                    continue
+            for place in self._worth_comparing(heard):
+                title, entry = titles[place]
                 costs = [character_cost(a, b) for a, b in zip(heard, title, strict=True)]
                 if length >= 4:
                     near = sum(costs) <= MOST_COST * length and sum(cost >= 0.6 for cost in costs) <= 1
@@ -187,6 +199,22 @@ class Names:
                     hits.append(_Hit(start, start + length, sum(costs), entry, title))
         return hits
 
+    def _worth_comparing(self, heard: tuple[str, ...]) -> list[int]:
+        """Places of titles: a short one needs one character as written, a longer one a near sound in its first two."""
+        length = len(heard)
+        found: set[int] = set()
+        for position in range(length if length < 4 else 2):
+            found |= self._near(length, position, heard[position])
+        return sorted(found)
+
+    def _titles_near(self, length: int, position: int, heard: str) -> set[int]:
+        """Places of the titles of `length` whose character at `position` is `heard`; for long ones, sounds near it."""
+        having = self._having[length, position]
+        if length < 4:
+            return having.get(heard, set())
+        near = (places for wanted, places in having.items() if character_cost(heard, wanted) < _NEAR_SOUND)
+        return set().union(*near)
+
     def _english_at(self, words: tuple[str, ...], start: int) -> list[_Hit]:
         hits = []
         for end in range(start + 1, min(len(words), start + SOUND_WORDS + 1) + 1):
@@ -194,8 +222,8 @@ class Names:
             if any(map(is_cjk, heard)) or sum(map(len, heard)) < SOUND_LETTERS - 2:
                 continue
             code = english_code(heard)
-            for title, wanted, entry in self._english:
-                if abs(len(title) - len(heard)) > 1 or code[:1] != wanted[:1]:
+            for title, wanted, entry in self._english.get(code[:1], ()):
+                if abs(len(title) - len(heard)) > 1:
                     continue
                 if Levenshtein.normalized_similarity(code, wanted, score_cutoff=_CODE_LIKENESS) < _CODE_LIKENESS:
                     continue
@@ -209,13 +237,6 @@ def _by_letters(title: tuple[str, ...]) -> bool:
     """English, without figures, and long enough to be told by its sound."""
     letters = "".join(title).replace("'", "")
     return letters.isascii() and letters.isalpha() and len(letters) >= SOUND_LETTERS
-
-
-def _worth_comparing(heard: tuple[str, ...], title: tuple[str, ...]) -> bool:
-    """Quickly: a short name needs one character as written, a longer one a near sound in its first or second."""
-    if len(title) < 4:
-        return any(a == b for a, b in zip(heard, title, strict=True))
-    return character_cost(heard[0], title[0]) < 0.6 or character_cost(heard[1], title[1]) < 0.6
 
 
 def _letters_joined(tokens: list[Token]) -> list[Token]:
