@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -49,8 +48,12 @@ class TextTokenizer:
 
     @cached_property
     def _plain(self) -> Tokenizer:
-        """The same tokenizer without its added tokens, so that none of them can be written."""
-        return Tokenizer.from_str(json.dumps(json.loads(self.inner.to_str()) | {"added_tokens": []}))
+        """The same vocabulary and steps without its added tokens, so that none of them can be written."""
+        plain = Tokenizer(self.inner.model)  # shared, not copied: a large vocabulary takes seconds to read again
+        for step in ("normalizer", "pre_tokenizer", "decoder"):
+            if getattr(self.inner, step) is not None:
+                setattr(plain, step, getattr(self.inner, step))
+        return plain
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`; special tokens are left out, bytes that are no UTF-8 become U+FFFD."""
