@@ -196,7 +196,6 @@ def test_each_text_is_measured_from_its_arrival(rig: Rig) -> None:
 
 
 def test_what_a_text_drafts_is_counted_for_its_task(rig: Rig) -> None:
-    rig.lease.wait(bool)
     text = Session("api-1", 10)
     text.drafted = text.accepted = 50  # under another task
     member = rig.join(text)
