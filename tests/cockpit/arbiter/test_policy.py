@@ -202,7 +202,7 @@ def test_a_truncated_state_changes_nothing() -> None:
 # --- two machines --------------------------------------------------------------------------------------------------
 def best_fixed(machine: Machine) -> tuple[float, int]:
     arms = range(len(Simulator(machine, LOADS[machine.name], seed=0).arbiter.policy.arms))
-    costs = [(Simulator(machine, LOADS[machine.name], seed=arm, fixed_arm=arm).run(20_000).cost, arm) for arm in arms]
+    costs = [(Simulator(machine, LOADS[machine.name], seed=arm, fixed_arm=arm).run(10_000).cost, arm) for arm in arms]
     return min(costs)
 
 
@@ -210,7 +210,7 @@ def test_two_machines_two_winners_within_five_percent_and_no_red_line() -> None:
     winners = []
     for machine in (HBM, SOC):
         best_cost, _ = best_fixed(machine)
-        outcome = Simulator(machine, LOADS[machine.name], seed=9).run(200_000)
+        outcome = Simulator(machine, LOADS[machine.name], seed=9).run(100_000)
         assert outcome.broken == ()
         assert outcome.cost <= best_cost * 1.05
         winners.append((outcome.arm.widths[NAV], outcome.arm.yielding if outcome.arm.widths[NAV] == 1 else True))
