@@ -1,6 +1,6 @@
 """A build that is cut off at every step: the old model or the new one is there afterwards, whole, never half of one.
 
-    python -m benchmarks power_cut [--json] [--times 1000] [--seed 1]
+    python -m benchmarks power_cut [--json] [--times 1000] [--operation build] [--seed 1]
 
 For each way to fail (SIGKILL, a disk that is full from some step on, one EIO) and each operation of the store (a build
 that replaces another, a rollback), `--times` child processes run the operation on a small model and fail at one step
@@ -189,12 +189,12 @@ def cut_off(store: Store, operation: str, way: str, at: int, bytes_left: int | N
     return "new" if found == new else "old", fault
 
 
-def measure(times: int, seed: int) -> dict[str, Any]:
+def measure(times: int, seed: int, operations: Sequence[str] = tuple(OPERATIONS)) -> dict[str, Any]:
     """Counts by way and operation; `faults`: what was wrong, empty when nothing was."""
     chance, rows, faults = random.Random(seed), [], []
     with tempfile.TemporaryDirectory(prefix="cockpit-power-") as folder:
         store = small_store(Path(folder))
-        for operation in OPERATIONS:
+        for operation in operations:
             for version in (FORMER, PRESENT):
                 builds(version)
                 made(store)
@@ -215,9 +215,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print a row for each way and operation or, with --json, one object. 1 when a model was lost or half there."""
     parser = command_line(__name__, __doc__)
     parser.add_argument("--times", type=int, default=1000, help="child processes for each way and operation")
+    parser.add_argument("--operation", choices=tuple(OPERATIONS), help="only this one; without it both")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
-    found = measure(options.times, options.seed)
+    found = measure(options.times, options.seed, [options.operation] if options.operation else tuple(OPERATIONS))
     if options.json:
         print(json.dumps(found))
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -14,10 +14,11 @@ from cockpit.cli.output import JsonFlag, print_json, print_table, size_text
 from cockpit.cli.progress import bars, steps
 from cockpit.cli.values import model_values, profile_values
 from cockpit.lifecycle import commands, track_commands
+from cockpit.lifecycle import refresh as refreshing
 from cockpit.lifecycle.child import Outcome
 from cockpit.lifecycle.validate import accept_new, validatable
 from models.errors import FingerprintMismatch, InputError, ModelMissing, NotValidated, StartupError
-from models.store.fetch import configured_origins
+from models.store.fetch import Origins, configured_origins
 from models.store.registry import ModelEntry
 from models.store.store import Store
 
@@ -66,23 +67,74 @@ def fetch(
             raise InputError(
                 f"{entry.name}: {entry.licence}: {entry.licence_note}; to fetch it all the same, add --accept-licence"
             )
-    origins = configured_origins(source or ())
+    made = _made_ready(store, chosen, build=build, origins=configured_origins(source or ()), quiet=json)
+    if json:
+        print_json({**made.as_json(), "cache": store.root})
+    _refuse_failed(made.validated)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What was fetched, built and validated, as `--json` shows it."""
+
+    models: list[dict[str, object]]
+    built: list[dict[str, object]]
+    validated: list[Outcome]
+
+    def as_json(self) -> dict[str, object]:
+        return {"models": self.models, "built": self.built, "validated": [asdict(item) for item in self.validated]}
+
+
+def _made_ready(store: Store, chosen: list[ModelEntry], *, build: bool, origins: Origins, quiet: bool) -> _Made:
+    """Fetch, and build and validate where that is wanted."""
     unready = [entry for entry in chosen if not build or store.needs_work(entry.name)]
-    report = []
-    with bars(quiet=json, total_bytes=sum(store.missing_bytes(entry.name) for entry in unready)) as progress:
+    report: list[dict[str, object]] = []
+    with bars(quiet=quiet, total_bytes=sum(store.missing_bytes(entry.name) for entry in unready)) as progress:
         for entry in chosen:
             came_from = store.fetch(entry.name, origins=origins, progress=progress) if entry in unready else []
             new = list(dict.fromkeys(came_from))
             report.append({"name": entry.name, "new": new, "folder": store.source_folder(entry.name)})
-            if not json:
+            if not quiet:
                 done = "already built" if entry not in unready else "already here"
                 progress.say(f"{entry.name}: " + (f"fetched from {'; '.join(new)}" if new else done))
-    built = _build(store, unready, force=False, quiet=json) if build else []
-    outcomes = _validate(store, chosen, quiet=json) if build else []
+    built = _build(store, unready, force=False, quiet=quiet) if build else []
+    return _Made(report, built, _validate(store, chosen, quiet=quiet) if build else [])
+
+
+@app.command()
+def refresh(
+    profile: Annotated[str, typer.Option("--profile", help="Whose models.", autocompletion=profile_values)] = "cpu",
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Build anew what is only standing in; what `cockpit-rebuild@` does.")
+    ] = False,
+    json: JsonFlag = False,
+) -> None:
+    """Make a profile's models ready after an update of firmware, driver or software; what a boot runs.
+
+    What can be served after a validation is validated; a build by another version is validated to stand in until it is
+    built anew; only what cannot be served otherwise is fetched and built here. Exit code 3 when something is left.
+    """
+    store = _store(profile)
+    entries = _chosen(store, None, profile)
+    names = [entry.name for entry in entries]
+    made = _Made([], [], [])
+    if rebuild:
+        made = _made_ready(store, entries, build=True, origins=configured_origins(()), quiet=json)
+    found = refreshing.refresh(store, names)
+    if not json:
+        for event in found.events:
+            typer.echo(event)
+    if found.undone and not rebuild:
+        undone = [store.registry.get(name) for name in found.undone]
+        made = _made_ready(store, undone, build=True, origins=configured_origins(()), quiet=json)
+        found = replace(refreshing.refresh(store, names), events=found.events)
+    refreshing.mark(store, bool(found.standing_in))
     if json:
-        validated = [asdict(outcome) for outcome in outcomes]
-        print_json({"models": report, "built": built, "validated": validated, "cache": store.root})
-    _refuse_failed(outcomes)
+        print_json({**asdict(found), **made.as_json(), "cache": store.root})
+    elif found.standing_in:
+        typer.echo(f"to be built anew: {', '.join(found.standing_in)}; run: cockpit models refresh --rebuild")
+    _refuse_failed(made.validated)
+    store.require_validated(found.undone)
 
 
 @app.command("list")

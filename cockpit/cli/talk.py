@@ -34,6 +34,7 @@ from cockpit.service.watchdog import Watched
 from cockpit.telemetry.logs import LogLevel, configure
 from cockpit.telemetry.trace import TraceRecorder, check_writable
 from models.errors import CockpitError, DeviceAbsent, GpuAbsent, InputError, StartupError
+from models.store.machine import NONE, machine_fields
 from models.store.store import Store
 from pipeline.audio.lasting import LastingMicrophone, LastingSpeaker
 from pipeline.audio.piped import taken_in
@@ -105,15 +106,22 @@ def talking(
         check_writable(trace)
     loaded = load_profile(profile_name)
     profile = loaded.profile
-    store = Store.open(device=profile.device)
-    if service is not None:
-        _require_validated(store, profile.models, service, allow=allow_unvalidated)
+    store = Store.open(device=profile.device, stand_ins=service is not None)
     tracer: TraceRecorder | None = TraceRecorder() if trace else None
     used: Tracer = tracer or NullTracer()
     plan = _scheduling_plan(loaded, store, live=service is not None)
     announce = _announce(quiet, service)
     make = partial(assemble, profile, store, sink, tracer=used, announce=announce, scheduling=plan, api_texts=api_texts)
-    assembly = make() if service is None else until_there(make, partial(_absent, service))
+    if service is None:
+        assembly = make()
+    else:
+        check = partial(_require_validated, store, profile.models, service, allow=allow_unvalidated)
+
+        def validated() -> Assembly:
+            check()
+            return make()
+
+        assembly = until_there(validated, partial(_absent, service))
     runtime = Runtime(assembly.parts, live=service is not None, barge_in=profile.audio.barge_in, observer=observer)
     socket = None if plan is None else plan.socket
     try:
@@ -332,6 +340,12 @@ def _language(text: str, asked: str) -> Language:
 
 
 def _require_validated(store: Store, names: Sequence[str], service: ServiceState, *, allow: bool) -> None:
+    """A GPU that is not there yet is waited for first: what is validated on it cannot be compared without."""
+    if store.device == "cuda" and machine_fields("cuda")["gpu"] == NONE:
+        return
+    old = [name for name in names if store.stands_in(name)]
+    if old:
+        service.begin("standing_in", f"built by another version, validated with this one: {', '.join(old)}")
     if not allow:
         store.require_validated(names)
         return

@@ -48,6 +48,19 @@ def validate(store: Store, names: Sequence[str], *, cold: bool = False, run: Run
             yield outcome
 
 
+def stand_in(store: Store, name: str, *, run: Run | None = None) -> Outcome:
+    """Validate the build of `name` that another version made, with the software of this one; when it passes, it serves
+    until a new one is made. A build that may not stand in is not tried: `Store.may_stand_in`.
+    """
+    folder, wanted = store.folder(name), store.may_stand_in(name)
+    if not wanted:
+        return Outcome(name, cannot="it was made of other sources or with other options, or is damaged")
+    (outcome,) = (run or in_a_process)(_work(store, [name], {name: folder}, cold=False))
+    if not outcome.fault and not outcome.cannot:
+        _keep(store, outcome, folder, cold=False, stands_in_for=wanted)
+    return outcome
+
+
 def accept_new(store: Store, name: str, folder: Path, *, run: Run | None = None) -> Outcome:
     """Validate a new build in `folder` before it takes the old one's place. Raises NotValidated when it fails; a build
     that cannot be tried here is accepted as not validated.
@@ -114,7 +127,7 @@ def _ending(code: int, errors: str) -> str:
     return f"{how}: {last}" if last else how
 
 
-def _keep(store: Store, outcome: Outcome, folder: Path, cold: bool) -> None:
+def _keep(store: Store, outcome: Outcome, folder: Path, cold: bool, stands_in_for: str = "") -> None:
     machine = machine_fields(store.runs_on(outcome.model))
     Validation(
         model=outcome.model,
@@ -129,4 +142,5 @@ def _keep(store: Store, outcome: Outcome, folder: Path, cold: bool) -> None:
         cold=cold,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         fault=outcome.fault,
+        stands_in_for=stands_in_for,
     ).write(folder)

@@ -20,8 +20,6 @@ SYSUSERS = Path("usr/lib/sysusers.d/cockpit.conf")
 TMPFILES = Path("usr/lib/tmpfiles.d/cockpit.conf")
 PRESET = Path("usr/lib/systemd/system-preset/50-cockpit.preset")
 PROFILES = Path("etc/cockpit")
-READY_MARKS = Path("var/lib/cockpit/models-ready")
-"""What says that a profile's models were made ready; an installation takes it away."""
 
 USER = "cockpit"
 """The service's user and group."""
@@ -73,8 +71,6 @@ class Installation:
             if state == "written":
                 _write(self.root / planned.path, planned.text)
             done.append((planned.path, state))
-        for mark in (self.root / READY_MARKS).glob("*"):  # of an older version, whose models may be others
-            mark.unlink()
         return done
 
 
@@ -117,15 +113,15 @@ def planned(root: Path, profile: str, program: Path) -> Installation:
         .replace("--profile %i", f"--profile {named}")
         .replace("%i", name),
         "cockpit-models@.service": _template("cockpit-models@.service", replaced),
+        "cockpit-rebuild@.service": _template("cockpit-rebuild@.service", replaced),
         "cockpit-degraded.service": _template("cockpit-degraded.service", replaced),
         "cockpit-api.socket": _template("cockpit-api.socket", replaced),
     }
-    if copied:  # the models unit of a profile that does not ship
-        units[f"cockpit-models@{name}.service"] = units["cockpit-models@.service"].replace(
-            "--profile %i", f"--profile {named}"
-        )
+    model_units = ("cockpit-models", "cockpit-rebuild")
+    for unit in model_units if copied else ():  # of a profile that does not ship
+        units[f"{unit}@{name}.service"] = units[f"{unit}@.service"].replace("--profile %i", f"--profile {named}")
     if loaded.profile.device == "cuda":
-        for unit in ("cockpit.service", f"cockpit@{name}.service", f"cockpit-models@{name}.service"):
+        for unit in ("cockpit.service", *(f"{kind}@{name}.service" for kind in ("cockpit", *model_units))):
             units[f"{unit}.d/10-gpu.conf"] = _template("gpu.conf", replaced)
     if clients.named:
         for unit in ("cockpit.service", f"cockpit@{name}.service"):
@@ -144,7 +140,8 @@ def next_steps(installation: Installation) -> tuple[str, ...]:
     """The commands that put it to work, on the target or on its image."""
     root = "" if installation.root == Path("/") else f" --root={installation.root}"
     steps = (f"systemd-sysusers{root}", f"systemd-tmpfiles{root} --create cockpit.conf")
-    units = f"cockpit.service cockpit-api.socket cockpit-models@{installation.profile}.service"
+    name = installation.profile
+    units = f"cockpit.service cockpit-api.socket cockpit-models@{name}.service cockpit-rebuild@{name}.service"
     start = () if root else ("systemctl daemon-reload", "systemctl start cockpit.service")
     return (*steps, f"systemctl{root} enable {units}", *start)
 

@@ -6,7 +6,7 @@ import ast
 import hashlib
 import importlib.metadata
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,22 @@ class Fingerprint:
             built, here = _short(mine[key]), _short(theirs[key])
             phrases.append(f"{key}: built for {built}, here {here}")
         return phrases
+
+    @property
+    def software(self) -> str:
+        """What made the build: the builder's code and the runtime beside it, major and minor version."""
+        return f"{self.builder_sha256} {'.'.join(_release(self.onnxruntime))}"
+
+    def differs_in_software_alone(self, expected: Fingerprint) -> bool:
+        """True where the same sources were built with the same options, by another version of Cockpit or beside another
+        ONNX Runtime."""
+        made = replace(
+            self,
+            builder_sha256=expected.builder_sha256,
+            onnxruntime=expected.onnxruntime,
+            builder_files=expected.builder_files,
+        )
+        return self.software != expected.software and made == expected
 
     def notes(self, expected: Fingerprint) -> list[str]:
         """Differences from `expected` that do not matter, but may be worth knowing."""

@@ -39,8 +39,11 @@ _PACKAGES = {
 
 
 def machine_fields(device: Device) -> dict[str, str]:
-    """Field -> value of this machine, of the processor alone or ("cuda") of the first GPU too. Read once a process."""
-    return dict(_fields(device))
+    """Field -> value of this machine, of the processor alone or ("cuda") of the first GPU too. A GPU may come late, so
+    only the processor's are kept.
+    """
+    fields = dict(_without_gpu())
+    return fields | gpu_fields(_nvml()) if device == "cuda" else fields
 
 
 def fields_sha3(fields: Mapping[str, str]) -> str:
@@ -62,9 +65,8 @@ def fields_that_differ(expected: Mapping[str, str], got: Mapping[str, str]) -> l
 
 
 @cache
-def _fields(device: Device) -> dict[str, str]:
-    fields = cpu_fields(ROOT) | {"onnxruntime": onnxruntime_version(), "cockpit": package_version("cockpit-voice")}
-    return fields | gpu_fields(_nvml()) if device == "cuda" else fields
+def _without_gpu() -> dict[str, str]:
+    return cpu_fields(ROOT) | {"onnxruntime": onnxruntime_version(), "cockpit": package_version("cockpit-voice")}
 
 
 def package_version(*names: str) -> str:

@@ -67,19 +67,29 @@ class StoreFault:
 class Store:
     """Fetched and built models under one root. Safe for several processes: writers of one model take its file lock."""
 
-    def __init__(self, root: Path, registry: Registry, device: Device | None = None) -> None:
+    def __init__(
+        self, root: Path, registry: Registry, device: Device | None = None, *, stand_ins: bool = False
+    ) -> None:
         self.root = root
         self.registry = registry
         self.device = device
+        self.stand_ins = stand_ins
 
     @classmethod
-    def open(cls, root: Path | None = None, registry: Registry | None = None, *, device: Device | None = None) -> Store:
+    def open(
+        cls,
+        root: Path | None = None,
+        registry: Registry | None = None,
+        *,
+        device: Device | None = None,
+        stand_ins: bool = False,
+    ) -> Store:
         """The store at `root` (default: `cache_root()`) over `registry` (default: the one that ships).
 
         device: what the models will run on: `built` refuses those made for another one. None: not known here, as when
-        models are fetched and built for some other machine.
+        models are fetched and built for some other machine. stand_ins: take builds that stand in, too, as serving does.
         """
-        return cls(root or cache_root(), registry or load_registry(), device)
+        return cls(root or cache_root(), registry or load_registry(), device, stand_ins=stand_ins)
 
     # --- where things are ------------------------------------------------------------------------------------------
     def source_folder(self, name: str) -> Path:
@@ -157,7 +167,8 @@ class Store:
         if manifest is None:
             return ModelDamaged(f"{entry.name} is damaged: {folder / MANIFEST}: {_UNREADABLE}")
         found = manifest.fingerprint
-        if differences := found.differences(self.expected_fingerprint(entry, found)):
+        differences = found.differences(self.expected_fingerprint(entry, found))
+        if differences and not (self.stand_ins and self.stands_in(entry.name)):
             return FingerprintMismatch(f"{entry.name} was built for something else ({'; '.join(differences)})")
         return _damaged(entry.name, list(manifest.damage(whole=whole)))
 
@@ -195,6 +206,22 @@ class Store:
         if found is None:
             return "it was not validated"
         return found.against(self.content(name), machine_fields(self.runs_on(name)))
+
+    def may_stand_in(self, name: str) -> str:
+        """What `Validation.stands_in_for` must say for the build that is here to stand in for the one that is wanted;
+        "" where it cannot: it is as wanted, or made of other sources or with other options, or damaged.
+        """
+        entry = self.registry.get(name)
+        manifest = None if entry.build is None else Manifest.read(self.folder(name))
+        if manifest is None or any(manifest.damage(whole=False)):
+            return ""
+        wanted = self.expected_fingerprint(entry, manifest.fingerprint)
+        return wanted.software if manifest.fingerprint.differs_in_software_alone(wanted) else ""
+
+    def stands_in(self, name: str) -> bool:
+        """Whether a build by another version was seen to work with the software of this one, on this machine."""
+        wanted, found = self.may_stand_in(name), Validation.read(self.folder(name))
+        return bool(wanted) and found is not None and found.stands_in_for == wanted and not self.unvalidated(name)
 
     def require_validated(self, names: Iterable[str]) -> None:
         """Raises NotValidated: why, for each model, and the command. A model with a fault is `built_all`'s business."""

@@ -38,6 +38,8 @@ class Validation:
 
     load_ms: until the engine could be asked; first_result_ms: of the first question; peak_memory_mb: how far the
     process's memory rose above what it held before. cold: a process of its own, files out of the page cache. at: UTC.
+    stands_in_for: the code of the builder and the runtime that a new build would be made by, where this one was made by
+    others and was seen to work with them all the same (see `Store.stands_in`).
     """
 
     model: str
@@ -52,6 +54,7 @@ class Validation:
     cold: bool
     at: str
     fault: str = ""
+    stands_in_for: str = ""
 
     @property
     def passed(self) -> bool:

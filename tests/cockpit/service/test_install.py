@@ -15,7 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cockpit.cli import full_app
-from cockpit.service.install import MARK, SYSUSERS, TMPFILES, UNITS, planned, templates
+from cockpit.lifecycle.refresh import REBUILD_WANTED
+from cockpit.service.install import MARK, PRESET, SYSUSERS, TMPFILES, UNITS, planned, templates
 from cockpit.service.system_checks import system_findings
 from models.errors import ConfigError, InputError
 from tests.support.paths import ROOT, short_folder
@@ -46,12 +47,14 @@ def test_it_says_what_it_would_write_writes_it_and_then_changes_nothing(tmp_path
     told = json.loads(output)
     written = [Path(file["path"]) for file in told["files"]]
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(written)
-    services = {"cockpit.service", "cockpit@.service", "cockpit-models@.service", "cockpit-degraded.service"}
-    assert {path.name for path in written if path.parent == tmp_path / UNITS} == services | {"cockpit-api.socket"}
+    services = {"cockpit", "cockpit@", "cockpit-models@", "cockpit-rebuild@", "cockpit-degraded"}
+    units = {f"{name}.service" for name in services} | {"cockpit-api.socket"}
+    assert {path.name for path in written if path.parent == tmp_path / UNITS} == units
     assert tmp_path / SYSUSERS in written
     assert tmp_path / TMPFILES in written
     assert told["next"][-1] == (
-        f"systemctl --root={tmp_path} enable cockpit.service cockpit-api.socket cockpit-models@cpu.service"
+        f"systemctl --root={tmp_path} enable cockpit.service cockpit-api.socket cockpit-models@cpu.service "
+        "cockpit-rebuild@cpu.service"
     )
     for path in written:
         text = path.read_text()
@@ -93,7 +96,7 @@ def test_an_own_profile_is_copied_with_what_it_extends(tmp_path: Path) -> None:
     assert f"ExecStart={PROGRAM} serve --profile /etc/cockpit/car.yaml\n" in service
     assert "After=sound.target cockpit-models@car.service" in service
     models = (root / UNITS / "cockpit-models@car.service").read_text()
-    assert f"ExecStart={PROGRAM} models fetch --build --profile /etc/cockpit/car.yaml\n" in models
+    assert f"ExecStart={PROGRAM} models refresh --profile /etc/cockpit/car.yaml\n" in models
     code, output = run("profile", "check", root / "etc/cockpit/car.yaml")
     assert "car.yaml" in output, output
     assert code in (0, 3), output
@@ -108,7 +111,7 @@ def test_systemd_finds_no_fault_in_the_units(tmp_path: Path, profile: str) -> No
     program.chmod(0o755)
     laid_down(tmp_path, profile, program)
     units = [path.name for path in (tmp_path / UNITS).iterdir() if path.is_file() and "@" not in path.name]
-    units += [f"cockpit@{profile}.service", f"cockpit-models@{profile}.service"]
+    units += [f"cockpit@{profile}.service", f"cockpit-models@{profile}.service", f"cockpit-rebuild@{profile}.service"]
     for unit in units:
         if "@" in unit:
             (tmp_path / UNITS / unit).symlink_to(f"{unit.split('@')[0]}@.service")
@@ -127,6 +130,7 @@ def test_systemd_finds_no_fault_in_the_units(tmp_path: Path, profile: str) -> No
         ("cpu", "cockpit.service", 5),
         ("cpu", "cockpit-degraded.service", 5),
         ("cpu", "cockpit-models@.service", 16),
+        ("cpu", "cockpit-rebuild@.service", 16),
         ("h200", "cockpit.service", 16),
     ],
 )
@@ -212,12 +216,16 @@ def test_doctor_finds_what_is_gone_from_an_installed_tree(tmp_path: Path) -> Non
     assert isinstance(CliRunner().invoke(full_app(), ["doctor", "--root", str(tmp_path)]).exception, InputError)
 
 
-def test_an_installation_lets_the_models_be_looked_at_again(tmp_path: Path) -> None:
-    mark = tmp_path / "var/lib/cockpit/models-ready/cpu"
-    mark.parent.mkdir(parents=True)
-    mark.touch()
+def test_the_models_are_looked_at_at_every_boot_and_built_anew_behind_the_voice(tmp_path: Path) -> None:
     laid_down(tmp_path)
-    assert not mark.exists()
+    models = (tmp_path / UNITS / "cockpit-models@.service").read_text()
+    assert "ConditionPathExists" not in models
+    assert "Before=cockpit@%i.service cockpit.service\n" in models
+    rebuild = (tmp_path / UNITS / "cockpit-rebuild@.service").read_text()
+    assert f"ConditionPathExists=%S/cockpit/{REBUILD_WANTED}\n" in rebuild
+    assert "After=network.target cockpit-models@%i.service cockpit@%i.service cockpit.service\n" in rebuild
+    assert f"ExecStart={PROGRAM} models refresh --rebuild --profile %i\n" in rebuild
+    assert "enable cockpit-rebuild@.service cpu\n" in (tmp_path / PRESET).read_text()
 
 
 # --- socket activation -----------------------------------------------------------------------------------------------

