@@ -69,6 +69,7 @@ class ServedWeights:
     def __init__(self, checkpoint: Checkpoint, shape: DecoderShape) -> None:
         self.checkpoint = checkpoint
         self.shape = shape
+        self._tables: dict[str, Table] = {}
 
     def matrix(self, names: list[str]) -> Packed:
         four = [offset_pack(self.checkpoint, name) for name in names]
@@ -107,9 +108,11 @@ class ServedWeights:
         return stack(parts), self._table(name)
 
     def _table(self, name: str) -> Table:
-        values = self.checkpoint.values(name)
-        packed = pack8(values, EXACT_BLOCK, stored_scales(self.checkpoint, name))
-        return Table((packed.codes.astype(np.int16) - 128).astype(np.int8), packed.scales)
+        if name not in self._tables:  # the embedding is the head's too where they are tied
+            values = self.checkpoint.values(name)
+            packed = pack8(values, EXACT_BLOCK, stored_scales(self.checkpoint, name))
+            self._tables[name] = Table((packed.codes.astype(np.int16) - 128).astype(np.int8), packed.scales)
+        return self._tables[name]
 
 
 def build_llm(gguf: Path, out: Path, *, quant: Quant, progress: Progress | None = None) -> None:
