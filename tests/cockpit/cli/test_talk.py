@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -31,9 +32,9 @@ def built(model_dir: Callable[[str], Path]) -> None:
         model_dir(name)
 
 
-def cockpit(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def cockpit(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cockpit", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300, cwd=ROOT, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, check=False)
 
 
 Here = Callable[..., subprocess.CompletedProcess[str]]
@@ -66,6 +67,7 @@ def test_say_prints_one_json_object_and_writes_replies_and_trace(tmp_path: Path)
     )
     assert ran.returncode == 0, ran.stderr
     asked, refused = json.loads(ran.stdout)["turns"]
+    assert (asked["turn_id"], refused["turn_id"]) == (1, 2)
     assert asked["tool_calls"][0]["result"]["path"] == "Vehicle.Speed"
     assert refused["tool_calls"][0]["result"]["status"] == "refused"
     for turn in (asked, refused):
@@ -101,12 +103,14 @@ def test_ask_answers_text(here: Here) -> None:
     assert turn["ms"]["first_audio"] > 0
 
 
-def test_ask_answers_line_by_line_in_one_process() -> None:
+def test_ask_answers_line_by_line_in_one_process(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = "turn on the driver seat heating\n\n  把主驾温度调到二十二度\n"
-    ran = cockpit("ask", "--json", "--log-level", "info", stdin=lines)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode()), encoding="utf-8"))
+    ran = here("ask", "--json", "--log-level", "info")
     assert ran.returncode == 0, ran.stderr
     turns = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert [(turn["turn_id"], turn["language"], turn["failed"]) for turn in turns] == [(1, "en", None), (2, "zh", None)]
+    assert [(turn["language"], turn["failed"]) for turn in turns] == [("en", None), ("zh", None)]
+    assert turns[1]["turn_id"] == turns[0]["turn_id"] + 1
     assert [turn["tool_calls"][0]["result"]["status"] for turn in turns] == ["done", "done"]
     logged = [line for line in ran.stderr.splitlines() if "cockpit.runtime: turn " in line]
     assert len(logged) == 2
