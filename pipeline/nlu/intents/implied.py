@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
 from pipeline.nlu.intents.devices import CallCandidate, level_calls, make_call
@@ -9,6 +11,10 @@ from pipeline.nlu.slots import amount_of, seat_zone
 
 OPEN_NATS = 2.0
 """A reading this much less likely than the best is not left to the model."""
+_ORDERED = re.compile(
+    "[来点要买叫订喝吃上加][了]?[一两二三四几半]?(?:份|道|碗|杯|盘|瓶|串|盒|锅|笼|根)|想[吃喝]|外卖|打包"
+)
+"""Food is ordered by the dish, the bowl, the cup."""
 
 
 def feeling_calls(evidence: Evidence) -> list[CallCandidate]:
@@ -56,6 +62,23 @@ def feeling_calls(evidence: Evidence) -> list[CallCandidate]:
     if evidence.has("verb.louder", "verb.quieter"):
         return level_calls("set_volume", evidence, amount_of(evidence), target="media")
     for name, calls in options.items():
-        if evidence.has("feel." + name):
+        if evidence.has("feel." + name) and not _of_a_thing(name, evidence):
             return [CallCandidate(call, prior) for call, prior in calls if prior > -OPEN_NATS]
     return []
+
+
+def _of_a_thing(name: str, evidence: Evidence) -> bool:
+    """Whether the word of feeling is part of a thing's name and tells nothing of the car: "a hot dog", 来一碗热干面."""
+    if name not in ("cold", "hot"):
+        return False
+    if evidence.language == "zh":
+        return _ORDERED.search(evidence.text) is not None
+    known = {at for match in evidence.matches for at in range(match.start, match.end)}
+    felt = [match for match in evidence.matches if "feel." + name in match.tags]
+    return bool(felt) and all(
+        match.start > 0
+        and evidence.words[match.start - 1] in ("a", "an", "some", "one")
+        and match.end < len(evidence.words)
+        and match.end not in known
+        for match in felt
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence, match_names
@@ -194,6 +195,9 @@ def media_call(evidence: Evidence, lexicon: Lexicon | None = None) -> ToolCall |
     source = evidence.names("source")
     plays = [match for match in evidence.of("verb") if "verb.play" in match.tags]
     stops = evidence.has("verb.stop")
+    title = _announced_title(evidence, plays)
+    if title:
+        return ToolCall("play_media", {"query": title[:80]})
     if _PAUSE.search(evidence.text) and not _other_device(evidence) and not evidence.has("device.nav"):
         return ToolCall("control_media", {"action": "stop"})
     if (
@@ -214,6 +218,23 @@ def media_call(evidence: Evidence, lexicon: Lexicon | None = None) -> ToolCall |
     if query.lower() in _GENERIC:
         return ToolCall("control_media", {"action": "play"})
     return ToolCall("play_media", {"query": query[:80]})
+
+
+_SONG = frozenset(("歌曲", "曲子", "song", "track"))
+
+
+def _announced_title(evidence: Evidence, plays: Sequence[Match]) -> str:
+    """What is said behind "play the song", 播放歌曲, where it begins with a verb: a name, unless it names a thing of
+    the car, and then it may be a second wish. Empty for none.
+    """
+    said = [match for match in evidence.of("device") if plays and match.start in (plays[0].end, plays[0].end + 1)]
+    if not said or _said(evidence, said[0]).lower() not in _SONG:
+        return ""
+    rest = [match for match in evidence.matches if match.start >= said[0].end]
+    verb = bool(rest) and rest[0].start == said[0].end and rest[0].has("verb")
+    if not verb or rest[0].end == len(evidence.tokens) or any(match.has("device") for match in rest):
+        return ""
+    return evidence.slice_text(said[0].end, len(evidence.tokens)).strip(" ,，。.!！?？《》")
 
 
 def _loudness(evidence: Evidence) -> bool:

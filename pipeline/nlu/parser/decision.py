@@ -26,6 +26,7 @@ from pipeline.nlu.parser.guards import (
     mostly_unknown,
     read_past,
     speaks_of_more,
+    stops_doing,
     unit_alone,
 )
 from pipeline.nlu.parser.labels import ACT
@@ -121,6 +122,9 @@ class Judge:
             return Decision("nothing", sure, reason="none_talk", fault="evidence")
         if not ruled.writes:
             return decision
+        ends = any(call.name == "cancel_navigation" for call in done)
+        if ends and decision.kind in ("rules", "agreed", "program") and stops_doing(parse.whole):
+            return Decision("ask", sure, fault="evidence", offered=self._offered(program, parse))
         if decision.kind in ("rules", "agreed") and unit_alone(ruled.calls, parse.whole):
             return Decision("ask", sure, fault="number")
         if decision.kind == "rules":

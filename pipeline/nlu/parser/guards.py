@@ -114,6 +114,17 @@ def speaks_of_more(whole: Evidence) -> bool:
     return len(_unknown(whole)) > (2 if whole.language == "zh" else 0)
 
 
+def stops_doing(whole: Evidence) -> bool:
+    """Whether what shall stop is something that is done, in nobody's words, and not the trip: "stop nagging me"."""
+    return whole.language == "en" and any(
+        match.end < len(whole.words)
+        and whole.words[match.end].endswith("ing")
+        and whole.words[match.end] in _unknown(whole)
+        for match in whole.matches
+        if "verb.stop" in match.tags
+    )
+
+
 def mostly_unknown(whole: Evidence) -> bool:
     """Whether so many words of the sentence are nobody's that rules, which see only theirs, may have missed its sense:
     "pick the playback up again".

@@ -43,6 +43,7 @@ SUNROOF = ToolCall("set_sunroof", {"position": "open"})
 
 WARM = ToolCall("set_seat_heating", {"zone": "driver", "action": "set", "value": 50.0})
 COOL = ToolCall("set_seat_ventilation", {"zone": "driver", "action": "set", "value": 50.0})
+ENDED = ToolCall("cancel_navigation", {})
 NEXT = ToolCall("control_media", {"action": "next"})
 
 
@@ -78,6 +79,10 @@ def window(zone: str, value: float = 100.0, action: str = "set") -> ToolCall:
         ("open the sunroof, never mind", act(SUNROOF), "ask"),  # nor does a model that agrees with them
         ("open the sunroof if it gets hot", act(SUNROOF), "ask"),
         ("open the sunroof if you can", act(SUNROOF), "agreed"),
+        ("stop nagging me about the turns, navigation", act(ENDED), "ask"),  # it is the nagging that shall stop
+        ("quit pestering me, navigation", act(ENDED), "ask"),
+        ("stop navigating", act(ENDED), "agreed"),
+        ("stop the navigation", act(ENDED), "agreed"),
         ("open all windows except mine", act(window("all")), "ask"),
         ("open all windows except mine", act(window("passenger"), window("rear"), sure=0.8), "program"),
         ("open my window, I mean the passenger's", act(window("passenger"), sure=0.8), "program"),
