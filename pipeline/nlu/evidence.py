@@ -5,8 +5,10 @@ Nothing is decided here. `intents/rules.py` turns the evidence of a clause into 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 
 from pipeline.frames import Language
@@ -219,9 +221,18 @@ def _unbroken(tokens: list[Token], lexicon: Lexicon) -> list[tuple[int, int]]:
     )
 
 
-def _splitter_at(tokens: list[Token], i: int) -> int:
+@cache
+def _splitters() -> dict[str, list[tuple[str, list[str]]]]:
+    """Every splitter and its words, by the first of them, in the order of SPLITTERS."""
+    by_first: dict[str, list[tuple[str, list[str]]]] = defaultdict(list)
     for splitter in SPLITTERS:
         parts = list(splitter) if is_cjk(splitter[0]) else splitter.split()
+        by_first[parts[0]].append((splitter, parts))
+    return dict(by_first)
+
+
+def _splitter_at(tokens: list[Token], i: int) -> int:
+    for splitter, parts in _splitters().get(tokens[i].text, ()):
         if [token.text for token in tokens[i : i + len(parts)]] == parts:
             follows = "".join(token.text for token in tokens[i + 1 : i + 2])
             return 0 if splitter == "再" and follows in _MORE_OF else len(parts)

@@ -21,6 +21,7 @@ SIMPLE_FORM = str.maketrans(
 """The traditional characters that car commands use. Whatever is missing still matches by sound."""
 
 
+@lru_cache(maxsize=16384)
 def is_cjk(token: str) -> bool:
     """True for one Chinese character."""
     return _CJK.match(token) is not None
