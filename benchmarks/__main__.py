@@ -62,6 +62,9 @@ BENCHMARKS = (
     Benchmark("quality.commands", "share of commands that end exactly right, typed and recorded", "CPU", "6 min"),
     Benchmark("quality.commands_regression", "the same for the regression set, by kind", "CPU", "10 s"),
     Benchmark("quality.commands_spoken", "the same for commands spoken by synthetic voices", "CPU", "8 min"),
+    Benchmark(
+        "quality.audio_front", "commands over a reply and in its echo, with and without the canceller", "CPU", "8 min"
+    ),
     Benchmark("quality.commands_free", "the same when the model writes JSON without a grammar", "CPU", "5 min"),
     Benchmark("quality.parser", "sentences to calls by kind: right, wrong, missed, time", "CPU", "1 min"),
     Benchmark("quality.manual", "questions to the owner's manual: right section, needless ones, time", "CPU", "1 min"),

@@ -32,6 +32,7 @@ from pipeline.audio.sink import STALE, Played
 from pipeline.channels import Channel, Closed
 from pipeline.dialogue.llm_steps import LlmScheduler, UnscheduledLlm
 from pipeline.dialogue.manager import DialogueManager
+from pipeline.dialogue.own_words import is_own_words
 from pipeline.dialogue.stage import UnderstandStage
 from pipeline.endpointing.backchannel import LONGEST_MS, is_backchannel, says_more
 from pipeline.endpointing.endpointer import Endpointer
@@ -616,15 +617,19 @@ class Runtime:
             self._outdate(generation, "barge-in")
 
     def _is_backchannel(self, transcript: Transcript) -> bool:
-        """Whether these words over a reply only say "go on". Nothing does while the reply asks a question."""
+        """Whether these words over a reply only say "go on", or are the reply's own, heard through the speaker. Nothing
+        says "go on" while the reply asks a question.
+        """
         speaker = self._speaker
         if transcript.turn_id != speaker.turn_id or not speaker.over_reply:
             return False
+        reply = self.turn_log.get(self._playing_turn)
+        if reply is not None and is_own_words(transcript.text, reply.reply):
+            return True
         # too short to have stopped the reply, and not understood
         sound = transcript.unclear and self.parts.generations.current < transcript.generation
         if not sound and not is_backchannel(transcript.text):
             return False
-        reply = self.turn_log.get(self._playing_turn)
         return reply is None or not reply.reply.rstrip().endswith(("?", "？"))
 
     def _cancel_if_reopened(self, utterance: Utterance) -> Utterance:

@@ -27,7 +27,10 @@ Task = Literal["navigation", "vehicle", "dialogue", "background"]
 # --- microphone or WAV -> endpointer -------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class AudioFrame:
-    """Mono audio at 16 kHz. `samples`: float32 (n,) in [-1, 1]; `first_sample`: index of samples[0] in the stream."""
+    """Mono audio at 16 kHz. `samples`: float32 (n,) in [-1, 1]; `first_sample`: index of samples[0] in the stream.
+
+    `over_playback`: the loudspeaker sounded, or had just done so: what was left of its echo may be in the samples.
+    """
 
     samples: NDArray[np.float32]
     first_sample: int
@@ -35,6 +38,10 @@ class AudioFrame:
     end_of_stream: bool = False
     after_loss: bool = False
     """True when the device lost sound just before this frame: speech at its start may have begun earlier."""
+    over_playback: bool = False
+    for_detection: NDArray[np.float32] | None = None
+    """The same sound with what is left of an echo suppressed as well, and some of the speech with it: for deciding
+    whether somebody speaks. None where `samples` serve for that too."""
 
 
 # --- endpointer -> ASR ---------------------------------------------------------------------------------------------

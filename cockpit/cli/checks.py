@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from cockpit.arbiter.config import ArbiterConfig
 from cockpit.arbiter.lanes import plan_lanes
@@ -105,6 +106,8 @@ def audio() -> Iterator[Finding]:
     except OSError as error:
         yield Finding("audio", "note", f"PortAudio: {error}; {why}", "apt-get install libportaudio2")
         return
+    if find_spec("pywebrtc_audio") is None:
+        yield Finding("echo", "note", f"no echo canceller; {why}", f'pip install "{DISTRIBUTION}[audio]"')
     try:
         devices = sounddevice.query_devices()
     except sounddevice.PortAudioError as error:

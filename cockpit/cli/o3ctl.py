@@ -358,6 +358,8 @@ def _summary(reply: dict[str, Any]) -> list[str]:
         rows.append(
             ("service", typer.style(state["text"], fg="yellow", bold=True) if state["modes"] else state["text"])
         )
+    if "audio" in reply:
+        rows.append(("audio", reply["audio"]["text"]))
     if decided := decided_text(reply):
         rows.append(("turns", f"decided by: {decided}"))
     gpu = reply["gpu"]

@@ -36,6 +36,7 @@ from cockpit.telemetry.trace import TraceRecorder, check_writable
 from models.errors import CockpitError, DeviceAbsent, GpuAbsent, InputError, StartupError
 from models.store.machine import NONE, machine_fields
 from models.store.store import Store
+from pipeline.audio.front_end import FrontEnd
 from pipeline.audio.lasting import LastingMicrophone, LastingSpeaker
 from pipeline.audio.piped import taken_in
 from pipeline.audio.sink import WavSink
@@ -250,6 +251,7 @@ def microphone(
     sink = LastingSpeaker(device_name(loaded.audio.output_device), notices.speaker)
     device, frame_samples = device_name(loaded.audio.input_device), loaded.audio.frame_samples
     source = LastingMicrophone(device, notices.microphone, frame_samples=frame_samples, speaker=sink)
+    front = FrontEnd(loaded.audio.front.config, lambda: sink.sounded)
     sink.start()
     printer = None if service.notifier.present else TurnPrinter("microphone", as_json=as_json)  # not into the journal
     running = talking(
@@ -268,16 +270,18 @@ def microphone(
             if name:
                 shown(name)
             notices.speak_through(talk.runtime.guide)
+            _show_front_end(talk.assembly, front)
             stages = (*chain(talk.runtime, talk.assembly.service, service), *servers, *_devices(source, sink))
             reloader = Reloader(service, profile_name, talk.profile, partial(_use_devices, source, sink))
             what = f"listening on {name}" if name else "waiting for a microphone"
             with on_duty(service, what, stages, reloader), printer or nullcontext():
-                talk.runtime.listen(source)
+                talk.runtime.listen(front.frames(source))
                 talk.runtime.wait_idle(5.0)
     finally:
         sink.close()
         counts = (source.xruns, source.samples_lost, source.losses, sink.losses)
         log.info("microphone: xruns %d, samples lost %d, gone %d times; speaker gone %d times", *counts)
+        log.info("microphone: %s", front.status())
 
 
 def _devices(source: LastingMicrophone, sink: LastingSpeaker) -> tuple[Watched, ...]:
@@ -388,6 +392,14 @@ def _show_state(assembly: Assembly, runtime: Runtime, service: ServiceState) -> 
     if orders is not None:
         orders.beside["service"] = lambda: service.status().as_json()
         orders.ask = ask
+
+
+def _show_front_end(assembly: Assembly, front: FrontEnd) -> None:
+    """`o3ctl status` shows what is done to the echo."""
+    log.info("microphone: %s", front.status())
+    orders = None if assembly.service is None else assembly.service.orders
+    if orders is not None:
+        orders.beside["audio"] = lambda: front.status().as_json()
 
 
 def _announce(quiet: bool, service: ServiceState | None) -> Announce:

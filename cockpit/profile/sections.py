@@ -16,6 +16,7 @@ from cockpit.profile.language_models import LlmSection
 from cockpit.profile.orchestration import OrchestrationSection, TaskSection
 from cockpit.profile.units import Duration, between
 from cockpit.unix_socket import LONGEST_PATH_BYTES
+from pipeline.audio.front_end import Echo, FrontConfig, Gain, Noise
 from pipeline.endpointing.endpointer import EndpointConfig
 from pipeline.endpointing.wake_word import WakeConfig
 from pipeline.frames import SAMPLE_RATE_HZ, Language, OverReply
@@ -33,6 +34,23 @@ def _duration(text: str) -> Duration:
     return Duration.parse(text)
 
 
+class FrontSection(Section):
+    """What is done to the microphone's sound before anything listens to it, in `listen` and `serve`: docs/audio.md."""
+
+    echo: Echo = "cancel"
+    """`cancel`: what the speaker plays is taken out, and the driver is heard over it. `half_duplex`: nothing is heard
+    while the speaker sounds. `off`: the microphone does not hear the speaker, as with a headset."""
+    noise: Noise = "off"
+    """How strongly noise is suppressed. Sounds better to people, and worse to the recogniser: see docs/audio.md."""
+    gain: Gain = "off"
+    """`adaptive`: quiet voices are made louder."""
+
+    @property
+    def config(self) -> FrontConfig:
+        """The same, as the front end takes it."""
+        return FrontConfig(self.echo, self.noise, self.gain)
+
+
 class AudioSection(Section):
     """Microphone and speaker."""
 
@@ -45,9 +63,9 @@ class AudioSection(Section):
     pace: Literal["realtime", "fast"] = "realtime"
     """How a WAV file is fed: at the speed it was spoken, or as fast as it is taken."""
     barge_in: Flag = True
-    """`true`: speech during a reply stops the reply. `false`: every reply is spoken to its end; what the microphone
-    hears meanwhile, the reply itself included where it hears the speaker (there is no echo canceller), still becomes a
-    turn and is answered afterwards."""
+    """`true`: speech during a reply stops the reply. `false`: every reply is spoken to its end; what the driver says
+    meanwhile still becomes a turn and is answered afterwards."""
+    front: FrontSection = Field(default_factory=FrontSection)
 
     @property
     def frame_samples(self) -> int:
@@ -62,6 +80,9 @@ class EndpointSection(Section):
     """Silero's probability from which speech begins. Higher: deaf to soft voices; lower: hears noise."""
     offset: Probability = 0.35
     """Probability below which speech in progress ends; the gap to `onset` keeps the decision from flickering."""
+    onset_over_playback: Probability = 0.9
+    """The same while the speaker sounds and `audio.front.echo` is not `off`: what the canceller leaves of a reply is no
+    speech. Lower: a reply may interrupt itself; higher: the driver has to speak up."""
     min_speech: Annotated[Duration, between(Duration, "32ms", "1s")] = _duration("96ms")
     """Speech shorter than this starts no turn."""
     pre_roll: Annotated[Duration, between(Duration, "0ms", "1s")] = _duration("300ms")
@@ -102,6 +123,7 @@ class EndpointSection(Section):
         return EndpointConfig(
             onset=self.onset,
             offset=self.offset,
+            onset_over_playback=self.onset_over_playback,
             **{f"{name}_ms": round(value.ms) for name, value in self if isinstance(value, Duration)},
         )
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from models.errors import DeviceAbsent
+from pipeline.audio.far_end import PlayedSound
 from pipeline.audio.portaudio import begin_anew
 from pipeline.audio.sink import STALE, Played, SpeakerSink
 from pipeline.audio.source import MicSource
@@ -205,6 +206,12 @@ class LastingSpeaker:
         """Of the device that is open; empty without one."""
         sink = self._sink
         return "" if sink is None else sink.name
+
+    @property
+    def sounded(self) -> PlayedSound | None:
+        """What the device that is open was given; None without one."""
+        sink = self._sink
+        return None if sink is None else sink.sounded
 
     def start(self) -> None:
         """Look for the device once, here; go on looking after it. Raises DeviceUnavailable for what cannot come."""

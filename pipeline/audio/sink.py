@@ -21,6 +21,7 @@ import soxr
 from numpy.typing import NDArray
 
 from models.errors import DeviceAbsent, InputError
+from pipeline.audio.far_end import PlayedSound
 from pipeline.audio.portaudio import device_info, load_sounddevice
 from pipeline.audio.prompts import UNDER_A_PROMPT, PromptMixer, SpokenPrompt
 from pipeline.audio.source import Pace
@@ -377,6 +378,8 @@ class SpeakerSink:
         self.blocks = 0
         """How often the device has asked for sound; stands still when it is gone."""
         self.closed = False
+        self.sounded = PlayedSound(self.rate_hz)
+        """What the device was given, silence included."""
         self._device = device
         self._clock: Clock = clock or SystemClock()
         self._mixer = PromptMixer(self.rate_hz, ring_s)
@@ -520,6 +523,7 @@ class SpeakerSink:
         self.blocks += 1
         count = self._mixer.render(outdata[:, 0], self._gain)
         outdata[count:] = 0.0
+        self.sounded.wrote(outdata[:, 0], self._clock.now_ns())
         reply = self._reply
         waited = reply is not None and not reply.ended and reply.samples > 0
         if count < len(outdata) and waited and not self._mixer.sounding:

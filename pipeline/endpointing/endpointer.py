@@ -46,10 +46,14 @@ def _samples(milliseconds: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EndpointConfig:
-    """What an engineer tunes. Probabilities in [0, 1]; `offset` below `onset` gives the decision its hysteresis."""
+    """What an engineer tunes. Probabilities in [0, 1]; `offset` below `onset` gives the decision its hysteresis.
+
+    onset_over_playback: in place of `onset` in frames that may hold what is left of an echo.
+    """
 
     onset: float = 0.5
     offset: float = 0.35
+    onset_over_playback: float = 0.9
     min_speech_ms: int = 96
     pre_roll_ms: int = 300
     partial_ms: int = 400
@@ -110,9 +114,11 @@ class Endpointer:
         before = _samples(config.pre_roll_ms + _ONSET_DELAY_MS)
         self._pre_roll = PreRollBuffer(before + (self._onset_windows + 4) * WINDOW_SAMPLES)
         self._window: Audio = np.zeros(WINDOW_SAMPLES, np.float32)
+        self._detected: Audio = np.zeros(WINDOW_SAMPLES, np.float32)
         self._filled = 0
         self._position: int | None = None
         self._captured_ns = 0
+        self._over_playback = False
         self._ignore_speech_for = 0
         """Samples of silence still to come before a turn may begin."""
         self._ignored_windows = 0
@@ -132,9 +138,10 @@ class Endpointer:
         if frame.after_loss and self._turn is None and not self._ignore_speech_for:
             self._ignore()
         frame_end = frame.first_sample + len(frame.samples)
-        for window, end in self._windows(frame.samples):
+        self._over_playback = frame.over_playback
+        for window, detected, end in self._windows(frame.samples, frame.for_detection):
             captured_ns = frame.captured_ns - round((frame_end - end) * _NS_PER_SAMPLE)
-            out.extend(self._detect_window(window, end, captured_ns))
+            out.extend(self._detect_window(window, detected, end, captured_ns))
         self._captured_ns = frame.captured_ns
         if frame.end_of_stream:
             out.extend(self._end_stream())
@@ -185,24 +192,28 @@ class Endpointer:
         return 0 if turn is None or turn.closed_at is not None else turn.speech_windows * WINDOW_MS
 
     # --- from frames to windows ------------------------------------------------------------------------------------
-    def _windows(self, samples: Audio) -> Iterator[tuple[Audio, int]]:
-        """Cut the stream into windows; yields each with the stream position behind it. A whole one is not copied."""
+    def _windows(self, samples: Audio, detected: Audio | None = None) -> Iterator[tuple[Audio, Audio, int]]:
+        """Cut the stream into windows; yields each, what decides on it, and the stream position behind it. A whole one
+        is not copied.
+        """
         assert self._position is not None
+        detected = samples if detected is None else detected
         taken = 0
         while taken < len(samples):
             if self._filled == 0 and len(samples) - taken >= WINDOW_SAMPLES:
-                window = samples[taken : taken + WINDOW_SAMPLES]
+                windows = samples[taken : taken + WINDOW_SAMPLES], detected[taken : taken + WINDOW_SAMPLES]
                 taken += WINDOW_SAMPLES
             else:
                 count = min(WINDOW_SAMPLES - self._filled, len(samples) - taken)
                 self._window[self._filled : self._filled + count] = samples[taken : taken + count]
+                self._detected[self._filled : self._filled + count] = detected[taken : taken + count]
                 self._filled += count
                 taken += count
                 if self._filled < WINDOW_SAMPLES:
                     return
-                window, self._filled = self._window, 0
+                windows, self._filled = (self._window, self._detected), 0
             self._position += WINDOW_SAMPLES
-            yield window, self._position
+            yield *windows, self._position
 
     def _close_gap(self, frame: AudioFrame) -> list[Utterance]:
         if self._position is None:
@@ -223,14 +234,15 @@ class Endpointer:
             return out
         self.gap_samples += gap
         out = []
-        for window, end in self._windows(np.zeros(gap, np.float32)):
-            out.extend(self._detect_window(window, end, self._captured_ns))
+        for window, detected, end in self._windows(np.zeros(gap, np.float32)):
+            out.extend(self._detect_window(window, detected, end, self._captured_ns))
         return out
 
     # --- one window ------------------------------------------------------------------------------------------------
-    def _detect_window(self, window: Audio, end: int, captured_ns: int) -> list[Utterance]:
+    def _detect_window(self, window: Audio, detected: Audio, end: int, captured_ns: int) -> list[Utterance]:
         turn = self._turn
-        speech = self.detector.is_speech(window, listen=turn is not None)
+        onset = self.config.onset_over_playback if self._over_playback else None
+        speech = self.detector.is_speech(detected, listen=turn is not None, onset=onset)
         self._recent.append(speech)
         self._pre_roll.append(window, end)
         if self._ignore_speech_for:
@@ -370,9 +382,9 @@ class Endpointer:
         out: list[Utterance] = []
         if self._filled and self._position is not None:
             rest = self._window[: self._filled].copy()
-            self._window[self._filled :] = 0.0
+            self._detected[self._filled :] = 0.0
             end = self._position + self._filled
-            speech = self.detector.is_speech(self._window, listen=self._turn is not None)
+            speech = self.detector.is_speech(self._detected, listen=self._turn is not None)
             self._recent.append(speech)
             self._pre_roll.append(rest, end)
             self._finish_rest(rest, end, speech)

@@ -58,8 +58,10 @@ class VoiceDetector:
         self._speech = False
         self._backlog: Audio = np.zeros((_BACKLOG_WINDOWS, WINDOW_SAMPLES), np.float32)
 
-    def is_speech(self, window: Audio, *, listen: bool) -> bool:
-        """window: float32 (512,) at 16 kHz following the last. listen: run the model whatever the gate says."""
+    def is_speech(self, window: Audio, *, listen: bool, onset: float | None = None) -> bool:
+        """window: float32 (512,) at 16 kHz following the last. listen: run the model whatever the gate says. onset: in
+        place of the usual one.
+        """
         if self._gate.maybe_speech(window):
             self._hold = self._hold_windows
         else:
@@ -68,7 +70,7 @@ class VoiceDetector:
             if not self._awake:
                 self._wake()
             probability = self._ask(window)
-            self._speech = probability >= (self._offset if self._speech else self._onset)
+            self._speech = probability >= (self._offset if self._speech else onset or self._onset)
         else:
             self._awake = False
             self._speech = False

@@ -94,7 +94,7 @@ class WakeGate:
         if start != self._position and self._heard:
             self._restart()
         self._position = start + len(frame.samples)
-        found = self._listen(frame.samples)
+        found = self._listen(frame.samples if frame.for_detection is None else frame.for_detection)
         if self.awake:
             if found or frame.end_of_stream:
                 self._asleep_at = max(self._asleep_at, self._position + self._config.samples(self._config.awake_ms))
@@ -131,7 +131,7 @@ class WakeGate:
             self._held_samples -= len(self._held.popleft().samples)
         self.counters.frames_held += 1
         if frame.end_of_stream:
-            return [replace(frame, samples=frame.samples[:0], first_sample=self._position)]
+            return [replace(frame, samples=frame.samples[:0], for_detection=None, first_sample=self._position)]
         return []
 
     def _listen(self, samples: Audio) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from cockpit.runtime import Runtime
 from models.engines.base import Audio
 from pipeline.audio.sink import WavSink
+from pipeline.dialogue.own_words import is_own_words
 from pipeline.endpointing.backchannel import is_backchannel, says_more
 from tests.support.audio_frames import frames
 from tests.support.fake_chain import MS, UNCLEAR, fake_parts, sound
@@ -98,6 +99,32 @@ def test_a_reply_stops_during_the_speech_and_not_behind_it(runtime: Runtime, sin
 def test_two_turns_after_a_backchannel_are_both_answered(runtime: Runtime, ear: Ear) -> None:
     say(runtime, 400, 900, 400, 900)
     assert [turn.transcript for turn in runtime.turn_log.closed()] == [COMMAND] * 3
+
+
+def test_a_reply_that_hears_itself_goes_on_and_opens_no_turn(runtime: Runtime, sink: WavSink, ear: Ear) -> None:
+    """Whatever the canceller left of it: said again by itself, a command is nobody's."""
+    runtime.turn_log.closed()[0].reply = "Say turn on the rear defroster, and it is done."
+    say(runtime, 580)
+    ear.short = "on the rear defroster"
+    say(runtime, 400)
+    assert len(runtime.turn_log.closed()) == 1
+    assert sink.speaking()
+
+
+@pytest.mark.parametrize(
+    ("heard", "said", "own"),
+    [
+        ("The driver temperature is now 22 degrees.", "The driver temperature is now 22 degrees.", True),
+        ("temperature is now 22 degree", "The driver temperature is now 22 degrees.", True),
+        ("驾驶座温度现在是", "驾驶座温度现在是22度。", True),
+        ("Open the driver window.", "The driver window is now open.", False),
+        ("Set the passenger temperature to 22 degrees.", "The driver temperature is now 22 degrees.", False),
+        ("driver", "Driver or passenger", False),
+        ("关闭驾驶座车窗", "驾驶座车窗已打开。", False),
+    ],
+)
+def test_only_a_stretch_of_the_reply_is_its_own(heard: str, said: str, own: bool) -> None:
+    assert is_own_words(heard, said) is own
 
 
 def test_a_short_answer_to_a_question_is_an_answer(runtime: Runtime, ear: Ear) -> None:

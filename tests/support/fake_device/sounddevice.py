@@ -4,6 +4,8 @@ once and then silence, and a speaker that takes everything at its own pace. Foun
 FAKE_AUDIO names a folder through which a test acts while the child runs: a `NAME.wav` that appears there is what the
 microphone hears next, and is gone once it is heard; while `no-input` or `no-output` is there, that device is not:
 streams stop delivering, and none can be opened. `name` holds what the devices are called, read when PortAudio begins.
+
+FAKE_ECHO is the loudness at which the microphone hears what the speaker plays, through `hil.cabin`; unset: not at all.
 """
 
 from __future__ import annotations
@@ -68,6 +70,40 @@ class _Status:
     input_overflow = False
 
 
+class _Air:
+    """Between speaker and microphone: what is on its way, by the time at which it arrives."""
+
+    def __init__(self, gain: float) -> None:
+        from hil.cabin import EchoPath
+
+        path = EchoPath()
+        self._gain = gain
+        self._response = path.apply(np.eye(1, 1, dtype=np.float32)[0] * 1e-3) * 1e3  # of the delay and the cabin
+        self._samples = np.zeros(10 * RATE_HZ, np.float32)
+        self._lock = threading.Lock()
+        self._epoch_s = time.monotonic()
+
+    def now(self) -> int:
+        """A position, in samples."""
+        return round((time.monotonic() - self._epoch_s) * RATE_HZ)
+
+    def play(self, block: NDArray[np.float32], position: int) -> None:
+        if block.any():
+            with self._lock:
+                arriving = self._gain * np.convolve(block, self._response)
+                self._samples[(position + np.arange(len(arriving))) % len(self._samples)] += arriving
+
+    def heard(self, position: int, count: int) -> NDArray[np.float32]:
+        with self._lock:
+            places = (position + np.arange(count)) % len(self._samples)
+            part: NDArray[np.float32] = self._samples[places]
+            self._samples[places] = 0.0
+        return part
+
+
+_AIR = _Air(float(os.environ["FAKE_ECHO"])) if os.environ.get("FAKE_ECHO") else None
+
+
 class _Stream:
     kind = ""
 
@@ -76,6 +112,7 @@ class _Stream:
             raise PortAudioError("Device unavailable [PaErrorCode -9985]")
         self._callback = settings["callback"]
         self._ended = threading.Event()
+        self._position = 0
         self._thread = threading.Thread(target=self._run, daemon=True)
         _PortAudio.streams += 1
 
@@ -97,12 +134,15 @@ class _Stream:
 
     def _run(self) -> None:
         begin_s, blocks = time.monotonic(), 0
+        self._position = 0 if _AIR is None else _AIR.now()
         while not self._ended.is_set():
             blocks += 1
             late_s = time.monotonic() - (begin_s + blocks * BLOCK / RATE_HZ)
             if late_s > 0.2:  # what a device loses while its process is stopped
                 begin_s += late_s
+                self._position += round(late_s * RATE_HZ)
             self._ended.wait(max(0.0, -late_s))
+            self._position += BLOCK
             if not _absent(self.kind):
                 self._block()
 
@@ -134,6 +174,8 @@ class InputStream(_Stream):
         part = self._samples[self._taken : self._taken + BLOCK]
         block[: len(part), 0] = part
         self._taken += BLOCK
+        if _AIR is not None:
+            block[:, 0] = np.clip(block[:, 0] + _AIR.heard(self._position - BLOCK, BLOCK), -1.0, 1.0)
         self._callback(block, BLOCK, None, _Status)
 
     def _next_file(self) -> None:
@@ -149,4 +191,7 @@ class OutputStream(_Stream):
     kind = "output"
 
     def _block(self) -> None:
-        self._callback(np.zeros((BLOCK, 1), np.float32), BLOCK, None, None)
+        block = np.zeros((BLOCK, 1), np.float32)
+        self._callback(block, BLOCK, None, None)
+        if _AIR is not None:
+            _AIR.play(block[:, 0], self._position)

@@ -61,7 +61,12 @@ class ServedProcess:
     """`audio`: the folder that the fake device looks into. Its control socket is `folder / o3.sock`."""
 
     def __init__(
-        self, folder: Path, *arguments: str | Path, manager: FakeManager | None = None, watchdog_s: float = 0.0
+        self,
+        folder: Path,
+        *arguments: str | Path,
+        manager: FakeManager | None = None,
+        watchdog_s: float = 0.0,
+        echo: float = 0.0,
     ) -> None:
         self.folder = folder
         self.audio = folder / "audio"
@@ -76,8 +81,10 @@ class ServedProcess:
             "O3CTL_SOCKET": str(self.control),
             "FAKE_AUDIO": str(self.audio),
         }
-        for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "FAKE_MIC"):
+        for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "FAKE_MIC", "FAKE_ECHO"):
             environment.pop(name, None)
+        if echo:
+            environment["FAKE_ECHO"] = str(echo)
         if manager is not None:
             environment["NOTIFY_SOCKET"] = manager.address
         if watchdog_s:
