@@ -161,8 +161,9 @@ class ModelEntry(_Frozen):
 
 
 class Registry(_Frozen):
-    """All models Cockpit knows."""
+    """All models Cockpit knows. json_schema: the schema that the file names for editors."""
 
+    json_schema: str | None = Field(None, alias="$schema")
     format: Literal[1]
     models: tuple[ModelEntry, ...]
 

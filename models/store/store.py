@@ -220,8 +220,10 @@ class Store:
 
     def stands_in(self, name: str) -> bool:
         """Whether a build by another version was seen to work with the software of this one, on this machine."""
-        wanted, found = self.may_stand_in(name), Validation.read(self.folder(name))
-        return bool(wanted) and found is not None and found.stands_in_for == wanted and not self.unvalidated(name)
+        found = Validation.read(self.folder(name))
+        if found is None or not found.stands_in_for:
+            return False
+        return found.stands_in_for == self.may_stand_in(name) and not self.unvalidated(name)
 
     def require_validated(self, names: Iterable[str]) -> None:
         """Raises NotValidated: why, for each model, and the command. A model with a fault is `built_all`'s business."""
