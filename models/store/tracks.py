@@ -46,6 +46,8 @@ def put_in_place(new: Path, current: Path, former: Path) -> None:
     """
     for folder in (current, former):
         folder.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (new, *(path for path in new.rglob("*") if path.is_dir())):
+        sync_folder(folder)  # the files are: `Manifest.write`
     keep = seen_to_work(current)
     if not current.is_dir():
         clear(current)
