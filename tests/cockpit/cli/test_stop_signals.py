@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cockpit import stop_signals
+from cockpit.profile.load import load_profile
 from tests.support.paths import AUDIO, ROOT, short_folder
 from tests.support.waiting import until
 
@@ -78,6 +79,15 @@ def folder() -> Iterator[Path]:
         yield path
 
 
+@pytest.fixture
+def unwarmed(folder: Path) -> Path:
+    """The default profile without warm-up requests, for what comes after the start."""
+    path = folder / "unwarmed.yaml"
+    tasks = "".join(f"  {name}: {{warmup_requests: 0}}\n" for name in load_profile("cpu").profile.tasks)
+    path.write_text(f"extends: cpu\ntasks:\n{tasks}", encoding="utf-8")
+    return path
+
+
 def ended_by(child: Child, number: signal.Signals, *, group: bool = False) -> None:
     """Send the signal and check everything that must hold afterwards. group: as a terminal does."""
     children = child.children()
@@ -127,14 +137,14 @@ def test_while_listening(folder: Path) -> None:
     ended_by(child, signal.SIGTERM, group=True)
 
 
-def test_while_answering(folder: Path) -> None:
-    child = Child(folder, "say", AUDIO / "en17.wav", "--log-level", "debug")
+def test_while_answering(folder: Path, unwarmed: Path) -> None:
+    child = Child(folder, "say", AUDIO / "en17.wav", "--log-level", "debug", "--profile", unwarmed)
     until(lambda: child.said("turn 1 is answered"), within_s=START_S)
     ended_by(child, signal.SIGINT, group=True)
 
 
-def test_while_asking_for_lines(folder: Path) -> None:
-    child = Child(folder, "ask", lines=True)
+def test_while_asking_for_lines(folder: Path, unwarmed: Path) -> None:
+    child = Child(folder, "ask", "--profile", unwarmed, lines=True)
     assert child.process.stdin is not None
     child.process.stdin.write(b"turn on the rear defroster\n")
     child.process.stdin.flush()
