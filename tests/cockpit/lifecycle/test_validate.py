@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,19 @@ import numpy as np
 import pytest
 
 from cockpit.cli import main, talk
+from cockpit.lifecycle import questions
 from cockpit.lifecycle import validate as validating
 from cockpit.lifecycle.child import Outcome
 from cockpit.lifecycle.questions import alike, audio_fingerprint, same
 from cockpit.lifecycle.validate import in_a_process, validate
 from cockpit.service.notify import Notifier
 from cockpit.service.state import ServiceState
+from models.engines.placement import CpuPlacement
 from models.errors import NotValidated
 from models.store import store as storing
 from models.store.machine import machine_fields
 from models.store.manifest import FILE_NAME as MANIFEST
-from models.store.registry import KnownAnswer
+from models.store.registry import KnownAnswer, load_registry
 from models.store.store import Store
 from models.store.validation import FILE_NAME, Answer, Validation
 from pipeline.audio.lasting import LastingSpeaker
@@ -174,6 +177,19 @@ def test_tokens_are_compared_as_far_as_they_are_known() -> None:
     assert not same("llm", "12 3", "12")
     assert same("asr", "open", "open")
     assert not same("asr", "open", "open it")
+
+
+def test_a_language_model_on_a_device_is_asked_in_a_lane(
+    model_dir: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its graphs in float32 on the CPU, loaded as those of a GPU are."""
+    entry = load_registry().get("smollm2-135m-instruct-f32-device")
+    folder, place = model_dir(entry.name), CpuPlacement(2)
+    monkeypatch.setattr(questions, "_place", lambda _: nullcontext(place))
+    monkeypatch.setattr(questions, "CpuPlacement", type("AnotherPlacement", (), {}))
+    (known,) = entry.known_answers
+    with questions.opened(entry, folder, Path(), "cuda") as ask:
+        assert same("llm", known.answer, ask(known.ask))
 
 
 # --- the commands --------------------------------------------------------------------------------------------------
