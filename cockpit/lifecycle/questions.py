@@ -26,7 +26,7 @@ import numpy as np
 from models.engines import factory
 from models.engines.base import Audio
 from models.engines.placement import CpuPlacement, Placement
-from models.errors import ConfigError, ModelDamaged
+from models.errors import ConfigError, ModelDamaged, ModelUnusable, StartupError
 from models.store.registry import Device, Kind, ModelEntry
 from pipeline.frames import SAMPLE_RATE_HZ
 
@@ -58,7 +58,8 @@ LIKE_DB, LIKE_SHARE = 4.0, 0.06
 def opened(entry: ModelEntry, folder: Path, phonemes: Path, device: Device) -> Iterator[Ask]:
     """Load a model on `device` and ask it. phonemes: the folder of espeak-ng, which a voice needs.
 
-    Raises what the engine's `load` raises, and DeviceUnavailable without the GPU.
+    Raises what the engine's `load` raises, DeviceUnavailable without the GPU, and StartupError for a voice where
+    espeak-ng is not built: both say nothing about the model.
     """
     with _place(device) as place:
         opener = _OPENERS.get(entry.kind)
@@ -135,7 +136,10 @@ def _tts(entry: ModelEntry, folder: Path, phonemes: Path, place: Placement) -> I
     from models.engines.tts.espeak import EspeakWorker
 
     language = "en" if "voice-en" in entry.roles else "zh"
-    worker = EspeakWorker.load(phonemes)
+    try:
+        worker = EspeakWorker.load(phonemes)
+    except ModelUnusable as error:
+        raise StartupError(f"a voice cannot be tried without phonemes: {error}") from error
     try:
         options = factory.VoiceOptions(language, place, worker)
         voice = factory.engine_of(factory.VOICES, entry.engine, entry.name)(folder, options)

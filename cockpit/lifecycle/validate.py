@@ -39,7 +39,7 @@ def validate(store: Store, names: Sequence[str], *, cold: bool = False, run: Run
     cold: a process for each, its files out of the page cache. A model that cannot be tried here (`Outcome.cannot`)
     keeps what it had. Raises as `Store.built_all`, before anything is tried.
     """
-    folders = store.built_all([name for name in names])
+    folders = store.built_all(names, any_device=True)
     groups = [[name] for name in names] if cold else [list(names)]
     for group in groups:
         for outcome in _tried(store, group, folders, cold, run or in_a_process):

@@ -117,15 +117,15 @@ class Store:
         """The folder an engine loads. Raises as `built_all`."""
         return self.built_all([name])[name]
 
-    def built_all(self, names: Iterable[str]) -> dict[str, Path]:
-        """The folder an engine loads, by model.
+    def built_all(self, names: Iterable[str], *, any_device: bool = False) -> dict[str, Path]:
+        """The folder an engine loads, by model. any_device: also of a model that is made for another device.
 
         Raises ModelUnusable (ModelMissing, FingerprintMismatch or ModelDamaged): the message holds the fault of every
         model that has one, and the command that mends them all. Raises ConfigError for an unknown model, and for one
         made for another device than the store's.
         """
         wanted = list(dict.fromkeys(names))
-        if self.device is not None:
+        if self.device is not None and not any_device:
             for entry in map(self.registry.get, wanted):
                 if self.device not in entry.devices:
                     raise ConfigError(f"{entry.name} is made for {' or '.join(entry.devices)}, not for {self.device}")

@@ -16,13 +16,13 @@ import pytest
 from cockpit.cli import main, talk
 from cockpit.lifecycle import questions
 from cockpit.lifecycle import validate as validating
-from cockpit.lifecycle.child import Outcome
+from cockpit.lifecycle.child import Outcome, outcomes
 from cockpit.lifecycle.questions import alike, audio_fingerprint, same
 from cockpit.lifecycle.validate import in_a_process, validate
 from cockpit.service.notify import Notifier
 from cockpit.service.state import ServiceState
 from models.engines.placement import CpuPlacement
-from models.errors import NotValidated
+from models.errors import ModelMissing, NotValidated
 from models.store import store as storing
 from models.store.machine import machine_fields
 from models.store.manifest import FILE_NAME as MANIFEST
@@ -100,6 +100,22 @@ def test_what_cannot_be_tried_here_keeps_what_it_had(store: Store) -> None:
     list(validate(store, [VAD], run=lambda _: [Outcome(VAD, PASSED)]))
     list(validate(store, [VAD], run=lambda _: [Outcome(VAD, cannot="no GPU")]))
     assert store.unvalidated(VAD) == ""
+
+
+def test_a_model_of_another_device_than_the_profiles_is_validated_on_its_own(store: Store) -> None:
+    """`models fetch --build --profile h200 piper-en-joe` makes both ready."""
+    gpu = Store.open(store.root, device="cuda")
+    with pytest.raises(ModelMissing, match="piper-en-joe"):  # looked for, not refused for its device
+        list(validate(gpu, ["piper-en-joe"]))
+
+
+def test_a_voice_without_its_phonemes_is_not_a_bad_voice(tmp_path: Path) -> None:
+    entry = load_registry().get("piper-en-joe")
+    work = {"models": [{"entry": entry.model_dump(mode="json"), "folder": str(tmp_path), "device": "cpu"}]}
+    (outcome,) = outcomes({**work, "phonemes": str(tmp_path / "espeak-ng"), "cold": False})
+    assert outcome.fault == ""
+    assert "without phonemes" in outcome.cannot
+    assert "fetch --build espeak-ng" in outcome.cannot
 
 
 @pytest.mark.parametrize("field", ["cpu", "instruction_sets", "firmware", "onnxruntime", "cockpit", "memory_channels"])
