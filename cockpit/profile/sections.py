@@ -41,7 +41,7 @@ class FrontSection(Section):
     """`cancel`: what the speaker plays is taken out, and the driver is heard over it. `half_duplex`: nothing is heard
     while the speaker sounds. `off`: the microphone does not hear the speaker, as with a headset."""
     noise: Noise = "off"
-    """How strongly noise is suppressed. Sounds better to people, and worse to the recogniser: see docs/audio.md."""
+    """How strongly noise is suppressed. Fewer commands end right with it, see docs/audio.md."""
     gain: Gain = "off"
     """`adaptive`: quiet voices are made louder."""
 
