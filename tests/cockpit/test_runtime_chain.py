@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from ruamel.yaml import YAML
 
 from cockpit.assemble import Assembly, assemble
 from cockpit.profile.load import load_profile
-from cockpit.runtime import Edges, NullSink, Runtime, Sink
+from cockpit.runtime import SWITCH_S, Edges, NullSink, Runtime, Sink
 from hil.noise import road_noise
 from models.errors import ConfigError, ModelMissing
 from models.store.registry import load_registry
@@ -94,6 +95,15 @@ def test_the_json_of_a_turn_has_the_promised_keys(start: Callable[[Sink], Runtim
     assert call["result"]["status"] == "refused"
     assert turn["language"] == "zh"
     assert turn["reply"]
+
+
+def test_a_thread_that_computes_gives_way_soon(
+    start: Callable[[Sink], Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_to: list[float] = []
+    monkeypatch.setattr(sys, "setswitchinterval", set_to.append)
+    start(NullSink())
+    assert set_to == [SWITCH_S]
 
 
 def test_silence_and_road_noise_start_no_turn(start: Callable[[Sink], Runtime]) -> None:
