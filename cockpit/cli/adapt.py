@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,13 +17,7 @@ from cockpit.cli.progress import steps
 from models.errors import InputError, StartupError
 from models.store.store import Store
 
-if TYPE_CHECKING:
-    from models.train.parser.vocabulary import Vocabulary
-
 app = typer.Typer(help="Train the adapters of models, on the bench.", no_args_is_help=True, rich_markup_mode=None)
-
-LANGUAGE_MODEL = "qwen2.5-coder-0.5b-instruct"
-"""Whose vocabulary and embedding rows the parser begins with."""
 
 
 @app.callback()
@@ -41,32 +36,40 @@ def parser(
         Path | None, typer.Option("--dev", help="JSON lines to calibrate on; none: one line of 25 is held out.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of weights, order and masking.")] = 1,
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="How often every line is seen.")] = 2,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Compute threads.")] = 1,
-    fresh_vocabulary: Annotated[
-        bool,
-        typer.Option("--fresh-vocabulary", help="Take the vocabulary from the language model, not from the adapter."),
-    ] = False,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="How often every line is seen.")] = 6,
+    start: Annotated[
+        Path | None,
+        typer.Option("--start", metavar="ADAPTER", help="Begin with this adapter's weights; none: with fresh ones."),
+    ] = None,
+    threads: Annotated[
+        int, typer.Option("--threads", min=1, help="Compute threads, and processes that read data.")
+    ] = 1,
+    device: Annotated[
+        str, typer.Option("--device", help="Of torch: cpu, cuda; auto: a GPU where there is one.")
+    ] = "auto",
     json: JsonFlag = False,
 ) -> None:
     """Train the semantic parser. A run that was cut short goes on when the same command is given again."""
-    from models.train.parser.run import read_lines, train_parser
+    from models.train.parser.run import Encoder, read_lines, train_parser
 
     try:
-        from models.train.parser.fit import FitOptions
+        from models.train.parser.fit import FitOptions, device_of
     except ModuleNotFoundError as error:
         raise StartupError('training needs torch; run: pip install "cockpit-voice[build]"') from error
+    try:
+        chosen = device_of(device)
+    except ValueError as error:
+        raise InputError(f"--device: {error}") from error
     lines = _generated(data) if data.startswith("generated:") else read_lines(Path(data))
     held_out = _held_out(data, dev)
-    vocabulary = _vocabulary(fresh=fresh_vocabulary)
-    options = FitOptions(seed=seed, epochs=epochs, threads=threads)
+    options = FitOptions(seed=seed, epochs=epochs, threads=threads, device=chosen)
     with steps(quiet=json, total=1) as progress:
         progress.begin("parser", work=True)
         shown = 0
 
         def told(done: int, total: int, loss: float) -> None:
             nonlocal shown
-            if done * 200 // total > shown or sys.stderr.isatty():
+            if done * 200 // total != shown or sys.stderr.isatty():
                 shown = done * 200 // total
                 progress.step(f"step {done} of {total}, loss {loss:.3f}", done / total)
 
@@ -75,7 +78,18 @@ def parser(
                 sys.stderr.write(f"{line}\n")
 
         command = "cockpit " + shlex.join(sys.argv[1:])
-        report = train_parser(lines, held_out, vocabulary, out, options, command=command, told=told, say=say)
+        report = train_parser(
+            lines,
+            held_out,
+            Encoder.of(Store.open()),
+            out,
+            options,
+            command=command,
+            start=start,
+            generator=_generator() if data.startswith("generated:") else "",
+            told=told,
+            say=say,
+        )
         progress.end(f"parser: adapter in {out}")
     if json:
         print_json(report)
@@ -104,14 +118,21 @@ def _generated(data: str) -> list[Any]:
     return list(generate.sentences(seed, count))
 
 
-def _vocabulary(*, fresh: bool) -> Vocabulary:
-    """The shipped adapter's own, so that training again needs no language model; else that of the language model."""
-    from models.train.parser.adapter import SHIPPED, vocabulary_in
-    from models.train.parser.run import EMBEDDING
-    from models.train.parser.vocabulary import vocabulary_of
-
-    if SHIPPED.is_file() and not fresh:
-        return vocabulary_in(SHIPPED)
-    store = Store.open()
-    entry = store.registry.source_entry(LANGUAGE_MODEL)
-    return vocabulary_of(store.source(LANGUAGE_MODEL, next(iter(entry.files))), EMBEDDING)
+def _generator() -> str:
+    """The commit that changed the generator last; empty outside a checkout, where the package's version says it."""
+    folder = Path(__file__).resolve().parents[2] / "models" / "train"
+    log = [
+        "git",
+        "-C",
+        str(folder),
+        "log",
+        "-1",
+        "--format=%H",
+        "--",
+        *(path.name for path in folder.glob("*.py")),
+        "phrases",
+    ]
+    try:
+        return subprocess.run(log, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -77,13 +78,17 @@ def embedded(emit: Emitter, file: E5File, kept: NDArray[np.int64], tokens: str) 
     return _normed(emit, file, emit.op("Add", word, places), "emb.ln")
 
 
-def encoded(emit: Emitter, file: E5File, layer: int, x: str) -> str:
-    """One layer of the file: (S, hidden) -> (S, hidden)."""
+Also = Callable[[str, str, str], str]
+"""(a product's name in its layer, its input, its output) -> what goes on."""
+
+
+def encoded(emit: Emitter, file: E5File, layer: int, x: str, also: Also = lambda _name, _x, y: y) -> str:
+    """One layer of the file: (S, hidden) -> (S, hidden). also: what is added to a product (qkv, ao, fi, fo)."""
     shape, name = file.shape, f"l{layer}"
     width, heads = shape.hidden, shape.heads
     parts = [file.packed(f"{name}.{part}.w", width, width) for part in "qkv"]
     bias = np.concatenate([file.floats(f"{name}.{part}.b", width) for part in "qkv"])
-    qkv = emit.packed_matmul(x, stack(parts), f"{name}.qkv", emit.weight(f"{name}.qkv.b", bias))
+    qkv = also("qkv", x, emit.packed_matmul(x, stack(parts), f"{name}.qkv", emit.weight(f"{name}.qkv.b", bias)))
     split = emit.op("Reshape", qkv, emit.ints(-1, 3, heads, width // heads))
     q, k, v = emit.op("Split", emit.op("Transpose", split, perm=[1, 2, 0, 3]), outputs=3, num_outputs=3, axis=0)
     scores = emit.op("MatMul", q, emit.op("Transpose", k, perm=[0, 1, 3, 2]))
@@ -91,16 +96,15 @@ def encoded(emit: Emitter, file: E5File, layer: int, x: str) -> str:
     shares = emit.op("Softmax", emit.op("Mul", scores, scale), axis=-1)
     mixed = emit.op("Transpose", emit.op("MatMul", shares, v), perm=[0, 2, 1, 3])
     mixed = emit.op("Reshape", mixed, emit.ints(-1, width))
-    attended = _linear(emit, file, mixed, f"{name}.ao", width, width)
-    x = _normed(emit, file, emit.op("Add", x, attended), f"{name}.aln")
-    inner = emit.op("Gelu", _linear(emit, file, x, f"{name}.fi", shape.inner, width))
-    inner = _linear(emit, file, inner, f"{name}.fo", width, shape.inner)
+
+    def linear(part: str, source: str, rows: int, columns: int) -> str:
+        bias = emit.weight(f"{name}.{part}.b", file.floats(f"{name}.{part}.b", rows))
+        packed = file.packed(f"{name}.{part}.w", rows, columns)
+        return also(part, source, emit.packed_matmul(source, packed, f"{name}.{part}", bias))
+
+    x = _normed(emit, file, emit.op("Add", x, linear("ao", mixed, width, width)), f"{name}.aln")
+    inner = linear("fo", emit.op("Gelu", linear("fi", x, shape.inner, width)), width, shape.inner)
     return _normed(emit, file, emit.op("Add", x, inner), f"{name}.oln")
-
-
-def _linear(emit: Emitter, file: E5File, x: str, name: str, rows: int, columns: int) -> str:
-    bias = emit.weight(f"{name}.b", file.floats(f"{name}.b", rows))
-    return emit.packed_matmul(x, file.packed(f"{name}.w", rows, columns), name, bias)
 
 
 def _normed(emit: Emitter, file: E5File, x: str, name: str) -> str:

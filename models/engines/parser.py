@@ -12,6 +12,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from models.engines.placement import CpuPlacement
+from models.engines.sentence_encoder import SentenceTokenizer
 from models.errors import ModelDamaged, ModelMissing, fetch_command
 
 F32 = NDArray[np.float32]
@@ -31,10 +32,12 @@ class ParserScores:
 class ParserEngine:
     """One loaded parser. Not thread-safe: one stage owns it. config: labels, tags, temperatures (parser.json)."""
 
-    def __init__(self, session: onnxruntime.InferenceSession, config: dict[str, Any], vocabulary: list[str]) -> None:
+    def __init__(
+        self, session: onnxruntime.InferenceSession, config: dict[str, Any], tokenizer: SentenceTokenizer
+    ) -> None:
         self._session = session
         self.config = config
-        self.vocabulary = vocabulary
+        self.tokenizer = tokenizer
 
     @classmethod
     def load(cls, folder: Path, *, threads: int = 1) -> ParserEngine:
@@ -42,15 +45,14 @@ class ParserEngine:
         session = CpuPlacement(threads).open(folder / "parser.onnx").inner
         try:
             config = json.loads((folder / "parser.json").read_text(encoding="utf-8"))
-            vocabulary = (folder / "vocabulary.txt").read_text(encoding="utf-8").split("\n")
         except OSError as error:
             raise ModelMissing(f"{error.filename} is missing; run: {fetch_command(folder.name)}") from error
         except ValueError as error:
             raise ModelDamaged(f"{folder}: {error}; run: {fetch_command(folder.name)}") from error
-        return cls(session, config, vocabulary)
+        return cls(session, config, SentenceTokenizer.load(folder))
 
-    def run(self, pieces: I64, words: I64, sizes: I64, tags: I64, last: I64) -> ParserScores:
+    def run(self, ids: I64, cover: F32, shares: I64, sizes: I64, tags: I64, last: I64) -> ParserScores:
         """Scores of one sentence; inputs as pipeline/nlu/parser/features.py describes them."""
-        inputs = {"pieces": pieces, "words": words, "sizes": sizes, "tags": tags, "last": last}
+        inputs = {"ids": ids, "cover": cover, "shares": shares, "sizes": sizes, "tags": tags, "last": last}
         reasons, choices, points, what = self._session.run(["reasons", "choices", "points", "what"], inputs)
         return ParserScores(reasons[0], choices, points, what)

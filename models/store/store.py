@@ -299,12 +299,29 @@ class Store:
                     continue
                 if target.is_dir():
                     shutil.rmtree(target)  # a folder stands in the file's place
+                if self._taken_from_another(entry, spec, target):
+                    came_from.append("another model's copy")
+                    continue
                 downloads.mkdir(parents=True, exist_ok=True)
                 fetcher = Fetcher(downloads, origins or configured_origins(), progress or NoProgress())
                 came_from.append(fetcher.fetch(file, spec, target))
                 write_stamp(target, spec.sha256)
             shutil.rmtree(downloads, ignore_errors=True)
         return came_from
+
+    def _taken_from_another(self, entry: ModelEntry, spec: ModelFile, target: Path) -> bool:
+        """Copy the same bytes from another model's sources, where they lie there whole, instead of fetching them."""
+        for other in self.registry.models:
+            for file, known in other.files.items():
+                there = self.source_folder(other.name) / file
+                if other.name != entry.name and known.sha256 == spec.sha256 and self._is_right(there, known):
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    part = target.with_name(target.name + ".part")
+                    shutil.copyfile(there, part)
+                    part.replace(target)
+                    write_stamp(target, spec.sha256)
+                    return True
+        return False
 
     def _is_right(self, target: Path, spec: ModelFile) -> bool:
         """Hash `target` unless it is unchanged since it was last hashed: a second start must take no time."""

@@ -66,8 +66,9 @@ def example_of(line: Mapping[str, Any], reader: FeatureReader, space: Space) -> 
     if line.get("what"):
         what[:] = _positions(features, line["what"])
     return Example(
-        pieces=features.pieces,
-        words=features.words,
+        ids=features.ids,
+        cover=features.cover,
+        shares=features.shares,
         sizes=features.sizes,
         tags=features.tags,
         last=features.last,

@@ -1,10 +1,11 @@
-"""Training of the parser: epochs with checkpoints, the loss of every head, temperatures from held-out examples."""
+"""Training of the parser: epochs with checkpoints, the loss of every head, how often it is right."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from models.train.parser.data import IGNORED, Batch, Example, batch_of, batches, masked
-from models.train.parser.net import NetShape, ParserNet
+from models.store.tensor_file import read_tensors
+from models.train.parser.data import IGNORED, Packed, batches
+from models.train.parser.encoder import Lower
+from models.train.parser.net import Inputs, NetShape, ParserNet
 
 Told = Callable[[int, int, float], None]
 """Called with (steps done, all steps, loss of late)."""
@@ -25,17 +28,24 @@ NO_CALL_WEIGHT = 0.3
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """seed: of weights, order and masking. rate: peak learning rate of AdamW, warmed up and lowered by cosine."""
+    """seed: of weights, order and masking. rate, encoder_rate: peak learning rates of AdamW, of the layers above and of
+    what is added to the encoder's, warmed up and lowered by cosine. hide_words: share of positions whose pieces are
+    unknown; hide_tags: share of sentences, and of positions, without the lexicon's tags. smoothing: of labels, share.
+    device: of torch.
+    """
 
     seed: int = 1
-    epochs: int = 2
-    batch: int = 64
-    rate: float = 3e-3
+    epochs: int = 6
+    batch: int = 256
+    rate: float = 2e-3
+    encoder_rate: float = 7e-4
     warm_up: float = 0.05
     decay: float = 0.01
     hide_words: float = 0.06
     hide_tags: float = 0.15
+    smoothing: float = 0.0
     threads: int = 1
+    device: str = "cpu"
 
 
 @dataclass(slots=True)
@@ -47,56 +57,137 @@ class FitState:
     held_out: list[dict[str, float]] = field(default_factory=list)
 
 
+def device_of(name: str) -> str:
+    """The device of torch that `name` stands for. ValueError where it is not there."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu" or (name == "cuda" and torch.cuda.is_available()):
+        return name
+    there = "cpu, cuda, auto" if torch.cuda.is_available() else f"cpu, auto: torch {torch.__version__} finds no GPU"
+    raise ValueError(f"there is no {name!r} here; there are {there}")
+
+
+class Examples:
+    """Packed examples as tensors on a device."""
+
+    def __init__(self, packed: Packed, device: str) -> None:
+        self._tensors = {
+            each.name: torch.from_numpy(np.ascontiguousarray(getattr(packed, each.name))).to(device)
+            for each in fields(packed)
+        }
+        self.length, self.pieces, self.device = packed.length, packed.pieces, device
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def batch(self, rows: NDArray[Any]) -> tuple[Inputs, dict[str, Tensor]]:
+        """What the network takes, and the labels, of some rows."""
+        chosen = torch.from_numpy(np.asarray(rows)).to(self.device)
+        positions, pieces = int(self.length[rows].max()), int(self.pieces[rows].max())
+
+        def taken(name: str, most: int | None = None) -> Tensor:
+            return self._tensors[name][chosen, :most].long() if most else self._tensors[name][chosen].long()
+
+        at = torch.arange(pieces, device=self.device)
+        low, high = taken("low", positions)[:, :, None], taken("high", positions)[:, :, None]
+        inputs = Inputs(
+            ids=taken("ids", pieces),
+            real_pieces=at < taken("pieces")[:, None],
+            cover=(at >= low) & (at < high),
+            shares=taken("shares", positions),
+            sizes=taken("sizes", positions),
+            tags=taken("tags", positions),
+            last=taken("last"),
+            real=torch.arange(positions, device=self.device) < taken("length")[:, None],
+        )
+        return inputs, {name: taken(name) for name in ("reason", "chosen", "options", "points", "what")}
+
+
+def hidden(inputs: Inputs, unknown: int, *, words: float, tags: float) -> Inputs:
+    """The inputs with a share `words` of their positions unknown and a share `tags` of their sentences without hints:
+    what a misheard word and a phrase that the lexicon lacks look like.
+    """
+    device = inputs.sizes.device
+    gone = (torch.rand(inputs.sizes.shape, device=device) < words) & (inputs.sizes == 0)
+    blind = torch.rand(len(inputs.sizes), device=device) < tags
+    untold = blind[:, None] | gone | (torch.rand(inputs.sizes.shape, device=device) < tags)
+    pieces = (inputs.cover & gone[:, :, None]).any(1)
+    ids = torch.where(pieces, unknown, inputs.ids)
+    return replace(inputs, ids=ids, tags=torch.where(untold[:, :, None], 0, inputs.tags))
+
+
 def fit(
     shape: NetShape,
-    table: NDArray[np.float32],
-    examples: Sequence[Example],
-    held_out: Sequence[Example],
+    lower: Lower,
+    packed: Packed,
+    held_out: Packed,
     options: FitOptions,
     checkpoint: Path,
     *,
-    unknown: int,
+    start: Path | None = None,
     told: Told = lambda _done, _all, _loss: None,
 ) -> tuple[ParserNet, FitState]:
     """Train; goes on from `checkpoint` where it is there and was made by the same options and shape.
 
-    table: (vocabulary, embedding), frozen. Raises ValueError for a checkpoint of another run.
+    start: an adapter whose weights training begins with; None: fresh ones. Raises ValueError for a checkpoint of
+    another run, and for an adapter of another shape.
     """
     torch.manual_seed(options.seed)
     torch.set_num_threads(options.threads)
-    net = ParserNet(shape)
-    with torch.no_grad():
-        net.table.weight[1:] = torch.from_numpy(table)
-    net.table.weight.requires_grad_(False)
-    trained = [weight for weight in net.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=options.rate, weight_decay=options.decay, betas=(0.9, 0.98))
-    state = _resumed(checkpoint, net, optimizer, options, shape, len(examples))
-    lengths = [example.length for example in examples]
+    torch.set_float32_matmul_precision("high")
+    lower.begin()
+    net = ParserNet(shape, lower)
+    if start is not None:
+        begin_with(net, start)
+    net.to(options.device)
+    optimizer = _optimizer(net, options)
+    key = _key(options, shape, len(packed), start)
+    state = _resumed(checkpoint, net, optimizer, key, options.device)
+    examples, beside = Examples(packed, options.device), Examples(held_out, options.device)
     per_epoch = math.ceil(len(examples) / options.batch)
-    steps = per_epoch * options.epochs
     for epoch in range(state.epoch, options.epochs):
-        rng = np.random.default_rng((options.seed, epoch))
+        torch.manual_seed(options.seed * 1_000_003 + epoch)
         net.train()
-        lately: list[float] = []
-        for number, chosen in enumerate(batches(lengths, options.batch, rng)):
+        lately: list[Tensor] = []
+        for number, chosen in enumerate(
+            batches(packed.length, options.batch, np.random.default_rng((options.seed, epoch)))
+        ):
             step = epoch * per_epoch + number
+            share = _schedule(step / (per_epoch * options.epochs), options.warm_up)
             for group in optimizer.param_groups:
-                group["lr"] = options.rate * _schedule(step / steps, options.warm_up)
-            batch = batch_of([examples[i] for i in chosen])
-            batch = masked(batch, rng, words=options.hide_words, tags=options.hide_tags, unknown=unknown)
-            loss = loss_of(net, batch)
+                group["lr"] = group["peak"] * share
+            inputs, labels = examples.batch(chosen)
+            inputs = hidden(inputs, lower.unknown, words=options.hide_words, tags=options.hide_tags)
+            loss = loss_of(net, inputs, labels, options.smoothing)
             optimizer.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(trained, 1.0)
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             optimizer.step()
-            lately.append(loss.item())
+            lately.append(loss.detach())
             if number % 20 == 19 or number + 1 == per_epoch:
-                told(step + 1, steps, float(np.mean(lately[-100:])))
+                told(step + 1, per_epoch * options.epochs, float(torch.stack(lately[-100:]).mean()))
         state.epoch = epoch + 1
-        state.losses.append(float(np.mean(lately)))
-        state.held_out.append(accuracy(net, held_out))
-        _save(checkpoint, net, optimizer, options, shape, len(examples), state)
+        state.losses.append(float(torch.stack(lately).mean()))
+        state.held_out.append(accuracy(scores_of(net, beside), held_out, shape.head_widths))
+        _save(checkpoint, net, optimizer, key, state)
     return net, state
+
+
+def _optimizer(net: ParserNet, options: FitOptions) -> torch.optim.AdamW:
+    added = {id(each) for each in net.lower.parameters()}
+    above = [each for each in net.parameters() if id(each) not in added]
+    groups = [{"params": above, "peak": options.rate}]
+    if added:
+        groups.append({"params": list(net.lower.parameters()), "peak": options.encoder_rate})
+    return torch.optim.AdamW(groups, lr=options.rate, weight_decay=options.decay, betas=(0.9, 0.98))
+
+
+def begin_with(net: ParserNet, adapter: Path) -> None:
+    tensors_there, _ = read_tensors(adapter)
+    try:
+        net.load_state_dict({name: torch.from_numpy(value.astype(np.float32)) for name, value in tensors_there.items()})
+    except RuntimeError as error:  # torch names what differs
+        raise ValueError(f"{adapter} has another shape or other labels than these data: {error}") from error
 
 
 def _schedule(share: float, warm_up: float) -> float:
@@ -105,35 +196,33 @@ def _schedule(share: float, warm_up: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (share - warm_up) / (1 - warm_up))) + 1e-3
 
 
-def tensors(batch: Batch) -> tuple[Tensor, ...]:
-    """The batch as the network takes it."""
-    names = ("pieces", "words", "sizes", "tags", "last", "real")
-    return tuple(torch.from_numpy(getattr(batch, name)) for name in names)
-
-
-def loss_of(net: ParserNet, batch: Batch) -> Tensor:
+def loss_of(net: ParserNet, inputs: Inputs, labels: dict[str, Tensor], smoothing: float = 0.0) -> Tensor:
     """Cross-entropy of every label that counts, summed for each sentence, averaged over sentences."""
-    reasons, choices, points, missing = net(*tensors(batch))
-    total = functional.cross_entropy(reasons, torch.from_numpy(batch.reason), reduction="sum")
-    chosen = torch.from_numpy(batch.chosen)
+    reasons, choices, points, missing = net(inputs)
+    total = functional.cross_entropy(reasons, labels["reason"], reduction="sum", label_smoothing=smoothing)
+    chosen = labels["chosen"]
     no_call = chosen[:, :, 0] == 0
     widths = net.shape.head_widths
     parts = choices.split(list(widths.values()), dim=2)
     for index, part in enumerate(parts[:-1]):
         each = functional.cross_entropy(
-            part.transpose(1, 2), chosen[:, :, index], ignore_index=IGNORED, reduction="none"
+            part.transpose(1, 2),
+            chosen[:, :, index],
+            ignore_index=IGNORED,
+            reduction="none",
+            label_smoothing=smoothing,
         )
         total = total + (torch.where(no_call, NO_CALL_WEIGHT * each, each) if index == 0 else each).sum()
-    options = torch.from_numpy(batch.options)
+    options = labels["options"]
     each = functional.binary_cross_entropy_with_logits(parts[-1], options.clamp(min=0).float(), reduction="none")
-    total = total + each[options != IGNORED].sum()
-    points_at = torch.from_numpy(batch.points)
+    total = total + (each * (options != IGNORED)).sum()
     total = total + functional.cross_entropy(
-        points.permute(0, 3, 1, 2), points_at, ignore_index=IGNORED, reduction="sum"
+        points.permute(0, 3, 1, 2), labels["points"], ignore_index=IGNORED, reduction="sum"
     )
-    what = torch.from_numpy(batch.what)
-    total = total + functional.cross_entropy(missing.transpose(1, 2), what, ignore_index=IGNORED, reduction="sum")
-    return total / len(batch.reason)
+    total = total + functional.cross_entropy(
+        missing.transpose(1, 2), labels["what"], ignore_index=IGNORED, reduction="sum"
+    )
+    return total / len(reasons)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,54 +234,56 @@ class Scores:
     points: list[NDArray[np.float32]]
 
 
-def scores_of(net: ParserNet, examples: Sequence[Example], size: int = 128) -> Scores:
+def scores_of(net: ParserNet, examples: Examples, size: int = 256) -> Scores:
     """Run the network over examples, in their order."""
     net.eval()
     reasons, choices, points = [], [], []
     with torch.no_grad():
         for low in range(0, len(examples), size):
-            part = examples[low : low + size]
-            batch = batch_of(part)
-            r, c, p, _ = net(*tensors(batch))
-            reasons.append(r.numpy())
-            choices.append(c.numpy())
-            points += [p[i, :, :, : example.length].numpy() for i, example in enumerate(part)]
-    return Scores(np.concatenate(reasons), np.concatenate(choices), points)
+            rows = np.arange(low, min(low + size, len(examples)))
+            r, c, p, _ = net(examples.batch(rows)[0])
+            reasons.append(r.cpu().numpy())
+            choices.append(c.cpu().numpy())
+            points += list(p.cpu().numpy())
+    lengths = examples.length
+    return Scores(
+        np.concatenate(reasons),
+        np.concatenate(choices),
+        [each[:, :, : lengths[i]] for i, each in enumerate(points)],
+    )
 
 
-def correct(scores: Scores, examples: Sequence[Example], widths: dict[str, int]) -> NDArray[np.bool_]:
+def correct(scores: Scores, labels: Packed, widths: dict[str, int]) -> NDArray[np.bool_]:
     """(n, 2): whether the reason, and whether every label of every call, is right."""
     offsets = np.cumsum([0, *widths.values()])
-    found = np.zeros((len(examples), 2), bool)
-    for i, example in enumerate(examples):
-        found[i, 0] = int(scores.reasons[i].argmax()) == example.reason
-        found[i, 1] = _calls_right(scores.choices[i], scores.points[i], example, offsets)
+    found = np.zeros((len(labels), 2), bool)
+    for i in range(len(labels)):
+        found[i, 0] = int(scores.reasons[i].argmax()) == labels.reason[i]
+        found[i, 1] = _calls_right(scores.choices[i], scores.points[i], labels.part(slice(i, i + 1)), offsets)
     return found
 
 
 def _calls_right(
-    choices: NDArray[np.float32], points: NDArray[np.float32], example: Example, offsets: NDArray[Any]
+    choices: NDArray[np.float32], points: NDArray[np.float32], labels: Packed, offsets: NDArray[Any]
 ) -> bool:
-    for head in range(example.chosen.shape[1]):
+    chosen, options, pointed = labels.chosen[0], labels.options[0], labels.points[0]
+    for head in range(chosen.shape[1]):
         part = choices[:, offsets[head] : offsets[head + 1]].argmax(1)
-        counted = example.chosen[:, head] != IGNORED
+        counted = chosen[:, head] != IGNORED
         if head == 0:
-            first_none = int((example.chosen[:, 0] == 0).argmax()) if (example.chosen[:, 0] == 0).any() else len(part)
+            first_none = int((chosen[:, 0] == 0).argmax()) if (chosen[:, 0] == 0).any() else len(part)
             counted = counted & (np.arange(len(part)) <= first_none)
-        if (part != example.chosen[:, head])[counted].any():
+        if (part != chosen[:, head])[counted].any():
             return False
-    options = choices[:, offsets[-2] : offsets[-1]] > 0
-    if (options != (example.options == 1))[example.options != IGNORED].any():
+    if ((choices[:, offsets[-2] : offsets[-1]] > 0) != (options == 1))[options != IGNORED].any():
         return False
-    return not (points.argmax(2) != example.points)[example.points != IGNORED].any()
+    return not (points.argmax(2) != pointed)[pointed != IGNORED].any()
 
 
-def accuracy(net: ParserNet, examples: Sequence[Example]) -> dict[str, float]:
+def accuracy(scores: Scores, labels: Packed, widths: dict[str, int]) -> dict[str, float]:
     """Shares of held-out sentences: reason right; calls right (of commands); both."""
-    if not examples:
-        return {}
-    right = correct(scores_of(net, examples), examples, net.shape.head_widths)
-    act = np.array([example.reason == 0 for example in examples])
+    right = correct(scores, labels, widths)
+    act = labels.reason == 0
     return {
         "reason": float(right[:, 0].mean()),
         "calls": float(right[act, 1].mean()) if act.any() else 1.0,
@@ -201,29 +292,20 @@ def accuracy(net: ParserNet, examples: Sequence[Example]) -> dict[str, float]:
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------------------
-def _key(options: FitOptions, shape: NetShape, count: int) -> dict[str, Any]:
-    from dataclasses import asdict
-
+def _key(options: FitOptions, shape: NetShape, count: int, start: Path | None) -> dict[str, Any]:
+    """What must be the same for a run to be gone on with."""
     own = asdict(options)
     del own["threads"]
-    return {"options": own, "shape": shape.as_config(), "examples": count}
+    begun = "" if start is None else hashlib.sha256(start.read_bytes()).hexdigest()
+    return {"options": own, "shape": shape.as_config(), "examples": count, "start": begun}
 
 
-def _save(
-    path: Path,
-    net: ParserNet,
-    optimizer: torch.optim.Optimizer,
-    options: FitOptions,
-    shape: NetShape,
-    count: int,
-    state: FitState,
-) -> None:
+def _save(path: Path, net: ParserNet, optimizer: torch.optim.Optimizer, key: dict[str, Any], state: FitState) -> None:
     saved = {
-        "key": _key(options, shape, count),
+        "key": key,
         "net": net.state_dict(),
         "optimizer": optimizer.state_dict(),
         "state": (state.epoch, state.losses, state.held_out),
-        "torch": torch.get_rng_state(),
     }
     part = path.with_name(path.name + ".part")
     torch.save(saved, part)
@@ -231,14 +313,14 @@ def _save(
 
 
 def _resumed(
-    path: Path, net: ParserNet, optimizer: torch.optim.Optimizer, options: FitOptions, shape: NetShape, count: int
+    path: Path, net: ParserNet, optimizer: torch.optim.Optimizer, key: dict[str, Any], device: str
 ) -> FitState:
     if not path.is_file():
         return FitState()
-    saved = torch.load(path, weights_only=True)
-    if saved["key"] != _key(options, shape, count):
+    saved = torch.load(path, weights_only=True, map_location=device)
+    if saved["key"] != key:
         raise ValueError(f"{path} was left by a run with other data or options; delete it, or choose another folder")
     net.load_state_dict(saved["net"])
     optimizer.load_state_dict(saved["optimizer"])
-    torch.set_rng_state(saved["torch"])
-    return FitState(*saved["state"])
+    epoch, losses, held_out = saved["state"]
+    return FitState(epoch, losses, held_out)

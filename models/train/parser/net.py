@@ -13,23 +13,44 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from models.train.parser.encoder import MASKED, Lower
+
 POINTERS = ("number", "start", "end")
 """What a query points at: the number's first position, a text's first and last position."""
-MASKED = -1e4
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """B sentences of up to T positions and S pieces. ids (B, S), real_pieces (B, S), cover (B, T, S) bool: which pieces
+    lie on a position; shares, sizes (B, T), tags (B, T, n), last (B, 2): ids; real (B, T).
+    """
+
+    ids: Tensor
+    real_pieces: Tensor
+    cover: Tensor
+    shares: Tensor
+    sizes: Tensor
+    tags: Tensor
+    last: Tensor
+    real: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class NetShape:
-    """Dimensions. embedding: of a vocabulary row; heads_out: widths of a query's heads; counts of the other inputs."""
+    """Dimensions. read: after which of the encoder's layers its states are read, side by side; states: their width;
+    rank: of what is added to the encoder's products; head_widths: of a query's heads; counts of the other inputs.
+    """
 
-    vocabulary: int
-    embedding: int
+    read: tuple[int, ...]
+    states: int
+    rank: int
     width: int
     layers: int
     heads: int
     inner: int
     queries: int
     most_tokens: int
+    shares: int
     sizes: int
     tags: int
     tools: int
@@ -65,16 +86,17 @@ class Block(nn.Module):  # type: ignore[misc]
 
 
 class ParserNet(nn.Module):  # type: ignore[misc]
-    """See the module. `table`: the vocabulary's rows, (V + 1, embedding) with row 0 for no piece."""
+    """See the module. lower: the encoder's layers, of which the adapter keeps what is trained."""
 
-    def __init__(self, shape: NetShape, dropout: float = 0.0) -> None:
+    def __init__(self, shape: NetShape, lower: Lower, dropout: float = 0.05) -> None:
         super().__init__()
         self.shape = shape
-        e, d = shape.embedding, shape.width
-        self.table = nn.Embedding(shape.vocabulary + 1, e, padding_idx=0)
-        self.size = nn.Embedding(shape.sizes, e, padding_idx=0)
-        self.tag = nn.Embedding(shape.tags + 1, e, padding_idx=0)
-        self.enter = nn.Linear(9 * e, d)
+        self.lower = lower
+        d = shape.width
+        self.enter = nn.Linear(shape.states, d)
+        self.share = nn.Embedding(shape.shares, d)
+        self.size = nn.Embedding(shape.sizes, d, padding_idx=0)
+        self.tag = nn.Embedding(shape.tags + 1, d, padding_idx=0)
         self.place = nn.Embedding(shape.most_tokens, d)
         self.queries = nn.Parameter(torch.randn(1 + shape.queries, d) * 0.02)
         self.last = nn.Embedding(shape.tools + 1, d)
@@ -87,22 +109,18 @@ class ParserNet(nn.Module):  # type: ignore[misc]
         self.what = nn.Linear(d, 2 * d)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(
-        self, pieces: Tensor, words: Tensor, sizes: Tensor, tags: Tensor, last: Tensor, real: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """pieces: (B, T, P), words, sizes: (B, T), tags: (B, T, n), last: (B, 2) ids; real: (B, T), False for padding.
-
-        Returns the logits of reasons (B, R), of choices (B, K, sum of widths), of pointers (B, K, 3, T) and of what is
+    def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The logits of reasons (B, R), of choices (B, K, sum of widths), of pointers (B, K, 3, T) and of what is
         missing (B, 2, T).
         """
-        count = (pieces > 0).sum(2, keepdim=True).clamp(min=1)
-        own = self.table(pieces).sum(2) / count
-        features = torch.cat((own, self.table(words), self.size(sizes) + self.tag(tags).sum(2)), dim=2)
-        beside = functional.pad(features, (0, 0, 1, 1))
-        around = torch.cat((beside[:, :-2], features, beside[:, 2:]), dim=2)
-        length = pieces.shape[1]
-        entered = self.enter(self.dropout(around)) + self.place.weight[:length]
-        batch = pieces.shape[0]
+        shares, sizes, tags, last = inputs.shares, inputs.sizes, inputs.tags, inputs.last
+        cover = inputs.cover.to(self.enter.weight.dtype)
+        states = self.lower(inputs.ids, inputs.real_pieces)
+        own = (cover / cover.sum(2, keepdim=True).clamp(min=1)) @ states
+        real = inputs.real
+        batch, length = shares.shape
+        hints = self.share(shares) + self.size(sizes) + self.tag(tags).sum(2)
+        entered = self.enter(self.dropout(own)) + hints + self.place.weight[:length]
         x = torch.cat(
             (self.queries.expand(batch, -1, -1), (self.last(last[:, :1]) + self.way(last[:, 1:])), entered), dim=1
         )

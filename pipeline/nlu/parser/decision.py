@@ -31,7 +31,7 @@ from pipeline.nlu.parser.guards import (
 )
 from pipeline.nlu.parser.labels import ACT
 from pipeline.nlu.parser.reader import Program
-from pipeline.nlu.parser.scope import may_turn, only_corrected, turned, turns
+from pipeline.nlu.parser.scope import may_turn, only_corrected, tells_taste, turned, turns
 from pipeline.vehicle.schemas import fault_of
 
 Kind = Literal["rules", "agreed", "program", "nothing", "ask"]
@@ -120,10 +120,13 @@ class Judge:
         spoken = [clause.evidence for clause in parse.clauses] or [parse.whole]
         if player and decision.kind in ("rules", "agreed", "program") and any(map(speaks_of_more, spoken)):
             return Decision("nothing", sure, reason="none_talk", fault="evidence")
+        acting = decision.kind in ("rules", "agreed", "program") and _Ruled(done).writes
+        if acting and tells_taste(parse.whole.text) and not any(call.name == "play_media" for call in done):
+            return Decision("nothing", sure, reason="statement", fault="evidence")
         if not ruled.writes:
             return decision
         ends = any(call.name == "cancel_navigation" for call in done)
-        if ends and decision.kind in ("rules", "agreed", "program") and stops_doing(parse.whole):
+        if ends and acting and stops_doing(parse.whole):
             return Decision("ask", sure, fault="evidence", offered=self._offered(program, parse))
         if decision.kind in ("rules", "agreed") and unit_alone(ruled.calls, parse.whole):
             return Decision("ask", sure, fault="number")

@@ -1,16 +1,16 @@
-"""Text to what the parser's model reads: words, Chinese characters and punctuation as positions, each with its pieces.
+"""Text to what the parser's model reads: the encoder's pieces; words, Chinese characters, punctuation as positions.
 
-A position has up to PIECES vocabulary entries (an English word that the vocabulary lacks is cut into the longest pieces
-it has), the longest Chinese word of the vocabulary that covers it, what number begins or goes on there, and the tags of
-the car's lexicon that lie on it (spelt alike only: the model hears by context, not by sound).
+A position has the pieces that lie on it, the size of a number that begins or goes on there, and the tags of the car's
+lexicon that lie on it (spelt alike only: the model hears by context, not by sound). Spans and numbers are counted in
+positions, so that a piece of several characters can be divided.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,7 @@ from pipeline.nlu.phonetics import Token, is_cjk, simple_form
 
 MOST_TOKENS = 64
 """Longer texts are not read: nobody says so much in one command."""
-PIECES = 4
 TAGS = 3
-LONGEST_WORD = 5
-"""Characters of the longest Chinese word looked up."""
-UNKNOWN = "<unk>"
-DIGITS = "<digits>"
-"""A written number; its size is told by the number feature."""
 PUNCTUATION = ",.!?;:'\"()，。！？；：、…《》“”‘’（）-~"
 _TOKEN = re.compile(r"[㐀-鿿]|\d+(?:[.,]\d+)?|[A-Za-z]+(?:['’][A-Za-z]+)*|[%°℃℉]|[^\w\s]|[^\W\d_]+")
 _COLLAPSED = ("place", "kind", "music")
@@ -39,23 +33,40 @@ NUMBER_SIZES = (0.5, 1.5, 5.5, 10.5, 15.5, 30.5, 60.5, 100.5)
 NUMBER_CLASSES = 4 + len(NUMBER_SIZES)
 """0: no number; 1: goes on; 2: below zero; 3: not whole; then by size, the last being larger than all."""
 
+WHOLE, FIRST, INSIDE, LAST = range(4)
+"""What of a piece a position is: one piece or several, or which part of one."""
+SHARES = 4
+
 IntArray = NDArray[np.int64]
+
+
+class Pieces(Protocol):
+    """The encoder's tokenizer. first, last: the ids of the marks at a text's ends."""
+
+    first: int
+    last: int
+
+    def pieces(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of `text` without those marks, and the characters [start, end) that each covers."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """One text. tokens: positions with their place in the text; numbers: found in it, counted in `tokens`.
+    """One text of T positions and S pieces. tokens: positions with their place in the text; numbers: found in it,
+    counted in `tokens`.
 
-    pieces: (T, PIECES) vocabulary ids, 0 for none; words: (T,) the covering Chinese word's id, 0 for none; sizes: (T,)
-    number classes; tags: (T, TAGS) lexicon tags, 0 for none; last: (2,) the last call's tool and way, 0 for
-    none. All int64.
+    ids: (S,) int64, the encoder's, with the marks of its ends; cover: (T, S) float32, how much of a position each piece
+    is, rows of sum 1, or 0 for no piece. All else int64. shares: (T,), see WHOLE; sizes: (T,) number classes; tags: (T,
+    TAGS) lexicon tags, 0 for none; last: (2,) the last call's tool and way, 0 for none.
     """
 
     text: str
     tokens: tuple[Token, ...]
     numbers: tuple[Number, ...]
-    pieces: IntArray
-    words: IntArray
+    ids: IntArray
+    cover: NDArray[np.float32]
+    shares: IntArray
     sizes: IntArray
     tags: IntArray
     last: IntArray
@@ -68,14 +79,13 @@ def tag_names() -> list[str]:
 
 
 class FeatureReader:
-    """Reads features. vocabulary: piece -> id from 1 on; a piece that begins a word is written with a space."""
+    """Reads features. tokenizer: the encoder's."""
 
-    def __init__(self, vocabulary: Sequence[str], tags: Sequence[str], tools: Sequence[str], lexicon: Lexicon) -> None:
-        self._ids: Mapping[str, int] = {piece: number for number, piece in enumerate(vocabulary, 1)}
+    def __init__(self, tokenizer: Pieces, tags: Sequence[str], tools: Sequence[str], lexicon: Lexicon) -> None:
+        self._tokenizer = tokenizer
         self._tags = {tag: number for number, tag in enumerate(tags, 1)}
         self._tools = {tool: number for number, tool in enumerate(tools, 1)}
         self._lexicon = lexicon
-        self._pieces_of = lru_cache(maxsize=8192)(self._cut)
 
     def read(self, text: str, last_call: ToolCall | None = None) -> Features | None:
         """The features of `text`; None for one without a word, and for one of more than MOST_TOKENS positions."""
@@ -88,58 +98,19 @@ class FeatureReader:
             return None
         words = [texts[i] for i in spoken]
         numbers = [Number(n.value, spoken[n.start], spoken[n.end - 1] + 1, n.open_ended) for n in find_numbers(words)]
-        pieces = np.zeros((len(tokens), PIECES), np.int64)
-        for i, word in enumerate(texts):
-            cut = self._pieces_of(word)
-            pieces[i, : len(cut)] = cut
+        ids, places = self._tokenizer.pieces(_lowered(text))
+        cover, shares = _covered(tokens, places)
         return Features(
             text=text,
             tokens=tuple(tokens),
             numbers=tuple(numbers),
-            pieces=pieces,
-            words=self._covering(texts),
+            ids=np.array([self._tokenizer.first, *ids, self._tokenizer.last]),
+            cover=cover,
+            shares=shares,
             sizes=_sizes(len(tokens), numbers),
             tags=self._tagged([tokens[i] for i in spoken], spoken, len(tokens)),
             last=np.array([0, 0] if last_call is None else [self._tools.get(last_call.name, 0), way_of(last_call)]),
         )
-
-    def _cut(self, word: str) -> list[int]:
-        """Vocabulary ids of one position."""
-        ids, unknown = self._ids, self._ids.get(UNKNOWN, 0)
-        if word[0].isdigit():
-            return [ids.get(DIGITS, unknown)]
-        whole = ids.get(" " + word) if word[0].isascii() and word[0].isalpha() else ids.get(word)
-        if whole is not None:
-            return [whole]
-        if not word[0].isalpha() or is_cjk(word):
-            return [unknown]
-        found: list[int] = []
-        at, lead = 0, " "
-        while at < len(word) and len(found) < PIECES:
-            for end in range(len(word), at, -1):
-                number = ids.get(lead + word[at:end])
-                if number is not None:
-                    found.append(number)
-                    at, lead = end, ""
-                    break
-            else:
-                at, lead = at + 1, ""
-        return found or [unknown]
-
-    def _covering(self, texts: Sequence[str]) -> IntArray:
-        """For each Chinese character the longest word of the vocabulary that holds it, cut from left to right."""
-        covering = np.zeros(len(texts), np.int64)
-        i = 0
-        while i < len(texts):
-            width = 1
-            for size in range(min(LONGEST_WORD, len(texts) - i), 1, -1):
-                number = self._ids.get("".join(texts[i : i + size]))
-                if number is not None and all(map(is_cjk, texts[i : i + size])):
-                    covering[i : i + size] = number
-                    width = size
-                    break
-            i += width
-        return covering
 
     def _tagged(self, words: Sequence[Token], spoken: Sequence[int], count: int) -> IntArray:
         tags = np.zeros((count, TAGS), np.int64)
@@ -172,6 +143,25 @@ def split(text: str) -> list[Token]:
     """Lower-case words, numbers, Chinese characters in their simple form, and punctuation, each with its place."""
     plain = simple_form(text).replace("’", "'")
     return [Token(hit.group().lower(), hit.start(), hit.end()) for hit in _TOKEN.finditer(plain)]
+
+
+def _lowered(text: str) -> str:
+    """The text in the form that the encoder is given: each character stays one."""
+    return "".join(low if len(low := character.lower()) == 1 else character for character in simple_form(text))
+
+
+def _covered(tokens: Sequence[Token], places: Sequence[tuple[int, int]]) -> tuple[NDArray[np.float32], IntArray]:
+    """`cover` and `shares` of Features."""
+    cover = np.zeros((len(tokens), len(places) + 2), np.float32)
+    shares = np.full(len(tokens), WHOLE, np.int64)
+    for piece, (start, end) in enumerate(places, 1):
+        on = [i for i, token in enumerate(tokens) if token.start < end and start < token.end]
+        cover[on, piece] = 1
+        if len(on) > 1:
+            shares[on] = INSIDE
+            shares[on[0]], shares[on[-1]] = FIRST, LAST
+    cover /= np.maximum(cover.sum(1, keepdims=True), 1)
+    return cover, shares
 
 
 def is_word(token: str) -> bool:

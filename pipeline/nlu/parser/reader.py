@@ -71,7 +71,7 @@ class ParserReader:
         config = engine.config
         self.space = Space.from_config(config["labels"])
         self._engine = engine
-        self._features = FeatureReader(engine.vocabulary, config["tags"], self.space.tools[1:], lexicon)
+        self._features = FeatureReader(engine.tokenizer, config["tags"], self.space.tools[1:], lexicon)
         self._temperature = config["temperatures"]
         self._programs: OrderedDict[tuple[str, str], Program | None] = OrderedDict()
         self._spans = _spans(self.space)
@@ -87,7 +87,9 @@ class ParserReader:
         return self._programs[key]
 
     def _program(self, features: Features, last_call: ToolCall | None) -> Program:
-        scores = self._engine.run(features.pieces, features.words, features.sizes, features.tags, features.last)
+        scores = self._engine.run(
+            features.ids, features.cover, features.shares, features.sizes, features.tags, features.last
+        )
         return program_of(scores, features, self.space, self._temperature, last_call, self._spans)
 
 

@@ -42,6 +42,10 @@ _SURELY = re.compile("|".join((_EXCEPTION, _CORRECTED, _CONTRAST, _TAKEN_BACK, _
 _BUT_CORRECTED = re.compile("|".join((_EXCEPTION, _CONTRAST, _TAKEN_BACK, _ONLY_THEN)), re.IGNORECASE)
 _CORRECTION = re.compile(_CORRECTED, re.IGNORECASE)
 _PERHAPS_TOO = re.compile(_PERHAPS, re.IGNORECASE)
+_TASTE = re.compile(
+    r"^\W*(?:I|we|he|she|they)\s+(?:really |just |always |also |do )?(?:love|like|enjoy|hate|adore)s?\b(?! to\b)",
+    re.IGNORECASE,
+)
 _NO = re.compile(r"\bno\b", re.IGNORECASE)
 
 
@@ -60,6 +64,11 @@ def turned(text: str) -> bool:
     calls that the rules read too are those of a sentence without it.
     """
     return _SURELY.search(text) is not None
+
+
+def tells_taste(text: str) -> bool:
+    """Whether the sentence says what somebody likes or hates, which is no wish for now: "I love open windows"."""
+    return _TASTE.search(text) is not None
 
 
 def corrected_at(text: str) -> int | None:

@@ -73,6 +73,22 @@ def test_a_second_fetch_asks_nobody(index: Index, store: Store) -> None:
     assert len(index.log) == before
 
 
+def test_the_same_file_of_two_models_is_fetched_once(index: Index, tmp_path: Path) -> None:
+    one = registry({"model.bin": file_entry(CONTENT, PACKAGES)})
+    entry = one.models[0]
+    both = one.model_copy(update={"models": (entry, entry.model_copy(update={"name": "other"}))})
+    store = Store(tmp_path / "cache", both)
+    store.fetch("fake", origins=origins(index))
+    before = len(index.log)
+    assert store.fetch("other", origins=origins(index)) == ["another model's copy"]
+    assert len(index.log) == before
+    assert store.source("other", "model.bin").read_bytes() == CONTENT
+    store.source("fake", "model.bin").write_bytes(bytes(len(CONTENT)))  # a damaged copy is not passed on
+    store.source("other", "model.bin").unlink()
+    assert store.fetch("other", origins=origins(index)) != ["another model's copy"]
+    assert store.verify("other") == []
+
+
 def test_a_broken_connection_is_resumed_within_one_fetch(index: Index, store: Store) -> None:
     index.break_after_bytes, index.breaks_left = 100_000, 2
     store.fetch("fake", origins=origins(index))

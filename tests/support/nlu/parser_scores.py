@@ -1,4 +1,4 @@
-"""A small vocabulary for the parser, and the scores of a model that is sure of an example's labels."""
+"""A small tokenizer for the parser, and the scores of a model that is sure of an example's labels."""
 
 from __future__ import annotations
 
@@ -6,11 +6,25 @@ import numpy as np
 
 from models.engines.parser import ParserScores
 from models.train.parser.data import IGNORED, Example
-from pipeline.nlu.parser.features import DIGITS, UNKNOWN
 from pipeline.nlu.parser.labels import Space
 
-_ENGLISH = (" open", " the", " window", " set", " temperature", " to", " play", "wind", "ow")
-PIECES = [UNKNOWN, DIGITS, *_ENGLISH, "打", "开", "车", "窗", "打开", "车窗", "温", "度", ","]
+PIECES = ["window", "wind", "open", "ow", "打开", "车窗", "set", "to"]
+
+
+class SmallTokenizer:
+    """The longest of PIECES, else one character; ids from 4 on."""
+
+    first, last, unknown = 0, 2, 3
+
+    def pieces(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        ids, places, at = [], [], 0
+        while at < len(text):
+            found = next((piece for piece in PIECES if text.startswith(piece, at)), text[at])
+            if not found.isspace():
+                ids.append(4 + PIECES.index(found) if found in PIECES else self.unknown)
+                places.append((at, at + len(found)))
+            at += len(found)
+        return ids, places
 
 
 def certain(example: Example, space: Space, sure: float = 20.0) -> ParserScores:

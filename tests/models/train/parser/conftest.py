@@ -1,4 +1,4 @@
-"""A label space and a feature reader with a small vocabulary: nothing here is trained or loaded."""
+"""A label space and a feature reader with a small tokenizer: nothing here is trained or loaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipeline.nlu.lexicon import build_lexicon
 from pipeline.nlu.parser.features import FeatureReader, tag_names
 from pipeline.nlu.parser.labels import Space
 from pipeline.vehicle.places import load_places
-from tests.support.nlu.parser_scores import PIECES
+from tests.support.nlu.parser_scores import SmallTokenizer
 
 
 @pytest.fixture(scope="session")
@@ -18,4 +18,4 @@ def space() -> Space:
 
 @pytest.fixture(scope="session")
 def features(space: Space) -> FeatureReader:
-    return FeatureReader(PIECES, tag_names(), space.tools[1:], build_lexicon(load_places(), by_sound=False))
+    return FeatureReader(SmallTokenizer(), tag_names(), space.tools[1:], build_lexicon(load_places(), by_sound=False))

@@ -10,7 +10,7 @@ import pytest
 from models.engines.parser import ParserScores
 from models.train.parser.examples import Unusable, constants_in, example_of
 from pipeline.frames import ToolCall
-from pipeline.nlu.parser.features import MOST_TOKENS, FeatureReader, Features
+from pipeline.nlu.parser.features import FIRST, LAST, MOST_TOKENS, FeatureReader, Features
 from pipeline.nlu.parser.labels import MOST_CALLS, NONE, Space
 from pipeline.nlu.parser.reader import Program, program_of
 from pipeline.vehicle.schemas import TOOL_NAMES, fault_of
@@ -105,7 +105,7 @@ def test_no_scores_give_a_call_that_the_schemas_refuse_or_a_value_that_nobody_sa
 
 def _random(read: Features, space: Space, seed: int) -> ParserScores:
     rng = np.random.default_rng(seed)
-    length = len(read.words)
+    length = len(read.tokens)
     return ParserScores(
         *(
             rng.normal(0, 3, shape).astype(np.float32)
@@ -179,11 +179,15 @@ def test_labels_of_another_version_are_refused(space: Space) -> None:
         Space.from_config({**space.as_config(), "reasons": ["act"]})
 
 
-def test_words_are_cut_into_known_pieces_and_numbers_stand_at_their_words(features: FeatureReader) -> None:
+def test_positions_have_their_pieces_and_numbers_stand_at_their_words(features: FeatureReader) -> None:
     read = features.read("Set, the windowow to 22.5° 打开车窗")
     assert read is not None
     assert " ".join(token.text for token in read.tokens) == "set , the windowow to 22.5 ° 打 开 车 窗"
-    assert (read.pieces[3] > 0).sum() == 2  # " window" and "ow"
+    assert read.cover.shape == (11, len(read.ids))
+    assert read.cover[3].max() == 0.5  # "window" and "ow"
+    assert np.allclose(read.cover.sum(1), 1)
     assert read.numbers[0].start == 5
-    assert read.words[7] == read.words[8] != read.words[9] == read.words[10]
+    assert (read.cover[7] == read.cover[8]).all()  # one piece, told apart by their shares of it
+    assert (read.cover[8] != read.cover[9]).any()
+    assert read.shares.tolist() == [0, 0, 0, 0, 0, 0, 0, FIRST, LAST, FIRST, LAST]
     assert read.text[read.tokens[5].start : read.tokens[5].end] == "22.5"

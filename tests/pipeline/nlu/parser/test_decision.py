@@ -66,8 +66,8 @@ def window(zone: str, value: float = 100.0, action: str = "set") -> ToolCall:
         ("tell me a story", no_command("none_talk"), "rules"),
         ("how cold is it outside", no_command("none_talk"), "rules"),  # asking changes nothing
         ("close the sunroof", act(SUNROOF), "program"),
-        ("close the sunroof", act(SUNROOF, sure=0.8), "ask"),
-        ("close the sunroof", act(SUNROOF, sure=0.3), "rules"),
+        ("close the sunroof", act(SUNROOF, sure=0.7), "ask"),
+        ("close the sunroof", act(SUNROOF, sure=0.2), "rules"),
         ("let the sky in through that sunroof", act(SUNROOF), "program"),
         ("let the sky in", act(SUNROOF), "rules"),  # nobody named a sunroof
         ("shift into reverse and open the sunroof", act(SUNROOF), "ask"),
@@ -82,6 +82,10 @@ def window(zone: str, value: float = 100.0, action: str = "set") -> ToolCall:
         ("stop nagging me about the turns, navigation", act(ENDED), "ask"),  # it is the nagging that shall stop
         ("quit pestering me, navigation", act(ENDED), "ask"),
         ("stop navigating", act(ENDED), "agreed"),
+        ("I love an open sunroof", act(SUNROOF), "nothing"),  # what somebody likes is no wish for now
+        ("we really like open windows", act(window("driver")), "nothing"),
+        ("I'd like to open the sunroof", act(SUNROOF), "agreed"),
+        ("I love you", no_command("none_talk"), "rules"),
         ("stop the navigation", act(ENDED), "agreed"),
         ("open all windows except mine", act(window("all")), "ask"),
         ("open all windows except mine", act(window("passenger"), window("rear"), sure=0.8), "program"),
@@ -94,10 +98,10 @@ def window(zone: str, value: float = 100.0, action: str = "set") -> ToolCall:
         ("will I need a jacket next wednesday", act(NEXT), "nothing"),
         ("next song please", act(NEXT), "agreed"),
         ("seat heating, second level", act(WARM), "ask"),  # which is not "on"
-        ("remind me to open the sunroof", act(SUNROOF, sure=0.9), "rules"),
+        ("remind me to open the sunroof", act(SUNROOF, sure=0.75), "rules"),
         ("how do I open the sunroof", act(SUNROOF), "rules"),
         ("set it to 72 degrees fahrenheit", no_command("unsupported"), "rules"),  # whose reply names the unit
-        ("set the temperature to 50 degrees", act(heat(30.0), sure=0.9, number="30"), "rules"),  # and the range
+        ("set the temperature to 50 degrees", act(heat(30.0), sure=0.75, number="30"), "rules"),  # and the range
         ("what if the sunroof is open", no_command("hypothetical"), "nothing"),  # no question about its state
         ("open my window thirty percent", act(window("driver", 30.0, "change"), number="30"), "rules"),
         ("play Yesterday by the Beatles", act(ToolCall("play_media", {"query": "the Beatles"})), "agreed"),
@@ -112,7 +116,7 @@ def test_who_decides(text: str, program: Program, kind: str, lexicon: Lexicon) -
 def test_half_of_what_was_said_is_not_done_in_silence(lexicon: Lexicon) -> None:
     text = "关闭空调打开所有车窗打开天窗"
     assert [clause.call.name for clause in Interpreter(lexicon).parse(text, "zh").clauses] == ["set_sunroof"]
-    decided = decide(act(window("all"), sure=0.3), text, lexicon, "zh")
+    decided = decide(act(window("all"), sure=0.2), text, lexicon, "zh")
     assert (decided.kind, decided.fault) == ("ask", "left out")
 
 
@@ -125,9 +129,9 @@ def test_words_that_were_misheard_are_the_rules(lexicon: Lexicon) -> None:
 
 def test_what_the_model_dropped_is_done_as_the_rules_read_it(lexicon: Lexicon) -> None:
     stopped = ToolCall("control_media", {"action": "stop"})
-    assert decide(act(stopped, sure=0.8), "关掉音乐打开天窗", lexicon, "zh").kind == "rules"
+    assert decide(act(stopped, sure=0.7), "关掉音乐打开天窗", lexicon, "zh").kind == "rules"
     avoided = ToolCall("set_route_options", {"avoid": ["motorway"]})
-    assert decide(act(avoided, sure=0.8), "去机场不走高速", lexicon, "zh").kind == "rules"
+    assert decide(act(avoided, sure=0.7), "去机场不走高速", lexicon, "zh").kind == "rules"
     titled = ToolCall("play_media", {"query": "Close the Window"})
     assert decide(act(titled, sure=0.9), "play the song Close the Window", lexicon).kind != "rules"
 
@@ -188,7 +192,7 @@ def test_a_known_name_inside_another_is_not_the_place(text: str, language: Langu
 
 def test_what_may_be_confirmed_is_offered(lexicon: Lexicon) -> None:
     closed = ToolCall("set_sunroof", {"position": "closed"})
-    decision = decide(act(closed, sure=0.8), "open the sunroof", lexicon)
+    decision = decide(act(closed, sure=0.7), "open the sunroof", lexicon)
     assert (decision.kind, decision.offered) == ("ask", (closed,))
     forbidden = decide(act(closed), "shift into reverse and open the sunroof", lexicon)
     assert (forbidden.kind, forbidden.offered) == ("ask", ())
