@@ -29,6 +29,7 @@ MARKED_TEXTS = {
     "models/engines/llm/chat.py": "the template's own text, and what holds no mark",
     "models/engines/llm/causal_lm.py": "the filler of the warm-up",
     "cockpit/scheduling/voice_task.py": "the filler of the warm-up",
+    "cockpit/lifecycle/questions.py": "the registry's own known questions, which hold no mark",
     "cockpit/api/app.py": "/tokenize answers with ids, it makes no prompt",
 }
 """Files that may tokenise a text with its marks, and which text that is. Everywhere else `ChatTemplate.encode`
