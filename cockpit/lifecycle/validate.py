@@ -63,8 +63,10 @@ def stand_in(store: Store, name: str, *, run: Run | None = None) -> Outcome:
 
 def accept_new(store: Store, name: str, folder: Path, *, run: Run | None = None) -> Outcome:
     """Validate a new build in `folder` before it takes the old one's place. Raises NotValidated when it fails; a build
-    that cannot be tried here is accepted as not validated.
+    that cannot be tried here, or that no engine loads, is accepted as not validated.
     """
+    if not store.registry.get(name).engine:
+        return Outcome(name, cannot="no engine loads it")
     (outcome,) = (run or in_a_process)(_work(store, [name], {name: folder}, cold=False))
     if outcome.fault:
         raise NotValidated(f"the new build of {name} failed its validation, the old one stays: {outcome.fault}")
