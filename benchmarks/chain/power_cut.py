@@ -83,6 +83,14 @@ def made(store: Store) -> None:
     store.build(MODEL, force=True, accept=partial(accepted, store))
 
 
+def made_in_turn(store: Store, *versions: int) -> Store:
+    """The same store, with one build behind the other."""
+    for version in versions:
+        builds(version)
+        made(store)
+    return store
+
+
 def rolled_back(store: Store) -> None:
     """As `cockpit models rollback` does it."""
     store.rollback(MODEL)
@@ -170,9 +178,7 @@ def version_of(store: Store) -> int:
 
 def cut_off(store: Store, operation: str, way: str, at: int, bytes_left: int | None) -> tuple[str, str]:
     """One round: ("old" or "new", what was wrong with it, empty for nothing)."""
-    for version in (FORMER, PRESENT):
-        builds(version)
-        made(store)
+    made_in_turn(store, FORMER, PRESENT)
     builds(NEXT)
     in_a_child(partial(OPERATIONS[operation], store), Fault(way, at, bytes_left))
     new = NEXT if operation == "build" else FORMER
@@ -195,9 +201,7 @@ def measure(times: int, seed: int, operations: Sequence[str] = tuple(OPERATIONS)
     with tempfile.TemporaryDirectory(prefix="cockpit-power-") as folder:
         store = small_store(Path(folder))
         for operation in operations:
-            for version in (FORMER, PRESENT):
-                builds(version)
-                made(store)
+            made_in_turn(store, FORMER, PRESENT)
             steps = in_a_child(partial(OPERATIONS[operation], store), Fault("count", 0, None))
             for way in WAYS:
                 counts = {"old": 0, "new": 0}

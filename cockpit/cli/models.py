@@ -60,8 +60,7 @@ def fetch(
 
     With --build this is the one command that makes models ready, or mends them.
     """
-    store = _store(profile)
-    chosen = _chosen(store, names, profile, everything=everything)
+    store, chosen = commands.chosen(names, profile, everything=everything)
     for entry in chosen:
         if not entry.commercial_use and not accept_licence:
             raise InputError(
@@ -114,8 +113,7 @@ def refresh(
     What can be served after a validation is validated; a build by another version is validated to stand in until it is
     built anew; only what cannot be served otherwise is fetched and built here. Exit code 3 when something is left.
     """
-    store = _store(profile)
-    entries = _chosen(store, None, profile)
+    store, entries = commands.chosen(None, profile)
     names = [entry.name for entry in entries]
     made = _Made([], [], [])
     if rebuild:
@@ -169,8 +167,7 @@ def build(
     json: JsonFlag = False,
 ) -> None:
     """Build fetched weights into what the engines load. Needs the `build` extra; the car only needs the result."""
-    store = _store(profile)
-    chosen = _chosen(store, names, profile)
+    store, chosen = commands.chosen(names, profile)
     report = _build(store, chosen, force=force, quiet=json)
     outcomes = _validate(store, chosen, quiet=json)
     if json:
@@ -191,15 +188,6 @@ def _refuse_failed(outcomes: list[Outcome]) -> None:
     if failed:
         texts = "\n".join(f"{outcome.model} failed its validation: {outcome.fault}" for outcome in failed)
         raise NotValidated(f"{texts}\nrun: cockpit models build --force {' '.join(item.model for item in failed)}")
-
-
-def _store(profile: str | None) -> Store:
-    """For the device of `profile`, where one is named: a voice runs on a GPU only beside one."""
-    if profile is None:
-        return Store.open()
-    from cockpit.profile.load import load_profile
-
-    return Store.open(device=load_profile(profile).profile.device)
 
 
 def _build(store: Store, chosen: list[ModelEntry], *, force: bool, quiet: bool) -> list[dict[str, object]]:
@@ -225,10 +213,8 @@ def verify(names: Names = None, profile: ForProfile = None, json: JsonFlag = Fal
 
     Without names: the default set, and whatever else is ready or was built here.
     """
-    store = Store.open()
-    if names or profile:
-        chosen = _chosen(store, names, profile)
-    else:
+    store, chosen = commands.chosen(names, profile)
+    if not (names or profile):
         chosen = [entry for entry in store.registry.models if entry.default or _state(store, entry) in _IN_USE]
     faults = [fault for entry in chosen for fault in store.verify(entry.name)]
     notes = {entry.name: store.notes(entry.name) for entry in chosen}
@@ -248,19 +234,6 @@ def verify(names: Names = None, profile: ForProfile = None, json: JsonFlag = Fal
             print(f"run: {remedy}")
     if faults:
         raise typer.Exit(StartupError.exit_code)
-
-
-def _chosen(
-    store: Store, names: list[str] | None, profile: str | None, *, everything: bool = False
-) -> list[ModelEntry]:
-    if everything:
-        return [entry for entry in store.registry.models if entry.commercial_use]
-    wanted = list(names or ())
-    if profile is not None:
-        from cockpit.profile.load import load_profile
-
-        wanted += load_profile(profile).profile.models
-    return [store.registry.get(name) for name in dict.fromkeys(wanted or store.registry.default_names)]
 
 
 def _state(store: Store, entry: ModelEntry) -> str:

@@ -14,6 +14,7 @@ from cockpit.lifecycle.child import Outcome
 from cockpit.lifecycle.validate import validatable, validate
 from models.errors import InputError, StartupError, validate_command
 from models.store.identity import Identity, identity_of
+from models.store.registry import ModelEntry
 from models.store.store import Store
 
 Names = Annotated[
@@ -26,16 +27,20 @@ Profile = Annotated[
 ]
 
 
-def chosen(names: list[str] | None, profile: str | None) -> tuple[Store, list[str]]:
-    """The store for the profile's device, and the models that are meant."""
+def chosen(names: list[str] | None, profile: str | None, *, everything: bool = False) -> tuple[Store, list[ModelEntry]]:
+    """The store for the profile's device (a voice runs on a GPU only beside one), and the models that are meant: the
+    named ones and the profile's, else the default set. everything: all that may be used commercially.
+    """
     loaded = None
     if profile is not None:
         from cockpit.profile.load import load_profile
 
         loaded = load_profile(profile).profile
     store = Store.open(device=None if loaded is None else loaded.device)
+    if everything:
+        return store, [entry for entry in store.registry.models if entry.commercial_use]
     wanted = [*(names or ()), *(() if loaded is None else loaded.models)] or store.registry.default_names
-    return store, [store.registry.get(name).name for name in dict.fromkeys(wanted)]
+    return store, [store.registry.get(name) for name in dict.fromkeys(wanted)]
 
 
 def hash_models(
@@ -49,7 +54,7 @@ def hash_models(
     Those of the build decide whether it may be loaded, those of the machine whether its validation holds.
     """
     store, wanted = chosen(names, profile)
-    found = [identity_of(store, name) for name in wanted]
+    found = [identity_of(store, entry.name) for entry in wanted]
     if json:
         print_json({"models": [_as_json(identity, field) for identity in found]})
         return
@@ -101,7 +106,8 @@ def validate_models(
     `serve` and `listen` take only what passed on this machine, firmware, driver and software. Exit code 3 when a model
     did not pass, or cannot be tried here.
     """
-    store, wanted = chosen(names, profile)
+    store, entries = chosen(names, profile)
+    wanted = [entry.name for entry in entries]
     store.built_all(wanted)
     outcomes = list(told(store, validatable(store, wanted), cold=cold_start, quiet=json))
     if json:

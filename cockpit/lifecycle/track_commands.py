@@ -114,7 +114,7 @@ def _kept(store: Store, model: str, why: str) -> str:
 def card(names: Names = None, profile: Profile = None, json: JsonFlag = False) -> None:
     """Print what a model is: licence, sources with their hashes, build, fingerprint, what its validation measured."""
     store, wanted = chosen(names, profile)
-    cards = [_card(store, name) for name in wanted]
+    cards = [_card(store, entry.name) for entry in wanted]
     if json:
         print_json({"models": cards})
         return

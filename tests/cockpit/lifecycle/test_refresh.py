@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chain.power_cut import MODEL, builds, made, small_store, version_of
+from benchmarks.chain.power_cut import MODEL, builds, made, made_in_turn, small_store, version_of
 from cockpit.cli import talk
 from cockpit.lifecycle import refresh as refreshing
 from cockpit.lifecycle import validate as validating
@@ -52,11 +52,7 @@ def trial() -> Trial:
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """A model in version 2, validated, version 1 behind it."""
-    made_here = small_store(tmp_path)
-    for version in (1, 2):
-        builds(version)
-        made(made_here)
-    return made_here
+    return made_in_turn(small_store(tmp_path), 1, 2)
 
 
 @pytest.fixture

@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.chain.power_cut import MODEL, OPERATIONS, WAYS, accepted, builds, made, small_store, version_of
+from benchmarks.chain.power_cut import (
+    MODEL,
+    OPERATIONS,
+    WAYS,
+    accepted,
+    builds,
+    made,
+    made_in_turn,
+    small_store,
+    version_of,
+)
 from models.errors import FingerprintMismatch, InputError, ModelDamaged, NotValidated
 from models.store import tracks
 from models.store.manifest import Manifest
@@ -23,11 +33,7 @@ from tests.support.store_fakes import carry
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     """A model in version 2, version 1 behind it."""
-    made_here = small_store(tmp_path)
-    for version in (1, 2):
-        builds(version)
-        made(made_here)
-    return made_here
+    return made_in_turn(small_store(tmp_path), 1, 2)
 
 
 def test_the_former_build_comes_back_and_goes_again(store: Store) -> None:
