@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +44,23 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One streamed answer. ttft_ms: to the first text; turn_ms: to the end. failure: why there is none, or empty."""
+    """One streamed answer. ttft_ms: to the first text; turn_ms: to the end. failure: why there is none, or empty.
+
+    timings: what the server says of its own times, and "completion_tokens"; nothing from servers that do not.
+    """
 
     text: str
     ttft_ms: float
     turn_ms: float
     failure: str = ""
+    timings: Mapping[str, float | None] = field(default_factory=dict)
 
 
 def ask(address: Address, body: Mapping[str, Any]) -> Answer:
     """POST /v1/chat/completions, streamed. What goes wrong is in the answer."""
     start_s = time.perf_counter()
     text, first_ms = "", 0.0
+    timings: dict[str, float | None] = {}
     try:
         connection = address.connection()
         payload = json.dumps({**body, "stream": True}, ensure_ascii=False).encode()
@@ -64,16 +69,16 @@ def ask(address: Address, body: Mapping[str, Any]) -> Answer:
         if response.status != 200:
             refusal = response.read().decode(errors="replace")[:200]
             return Answer("", 0.0, _ms_since(start_s), f"HTTP {response.status}: {refusal}")
-        for piece in _pieces(response):
+        for piece in _pieces(response, timings):
             first_ms = first_ms or _ms_since(start_s)
             text += piece
         connection.close()
     except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
         return Answer(text, first_ms, _ms_since(start_s), f"{type(error).__name__}: {error}")
-    return Answer(text, first_ms, _ms_since(start_s))
+    return Answer(text, first_ms, _ms_since(start_s), timings=timings)
 
 
-def _pieces(response: http.client.HTTPResponse) -> Iterator[str]:
+def _pieces(response: http.client.HTTPResponse, timings: dict[str, float | None]) -> Iterator[str]:
     for line in response:
         data = line.strip().removeprefix(b"data: ")
         if not data or data == b"[DONE]":
@@ -81,6 +86,8 @@ def _pieces(response: http.client.HTTPResponse) -> Iterator[str]:
         event = json.loads(data)
         if "error" in event:
             raise ValueError(str(event["error"]))
+        if said := event.get("timings"):
+            timings.update(said, completion_tokens=event["usage"]["completion_tokens"])
         for choice in event["choices"]:
             if piece := choice["delta"].get("content"):
                 yield piece

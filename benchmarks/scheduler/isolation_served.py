@@ -40,6 +40,8 @@ from models.store.store import Store
 from pipeline.audio.sink import WavSink
 
 DIALOGUES = 4
+PARTS = ("queue", "prompt", "tokens", "rest")
+"""What a request of navigation waits for: its place, its prompt, its further tokens, and the way through the socket."""
 BARS = {"cpu": 1.3, "cuda": 1.07}
 """P99 beside over P99 alone, by device."""
 REQUEST_TOKENS = 8
@@ -125,21 +127,34 @@ class Load:
         self.done["recognised"] += 1
 
 
-def navigate(path: Path, count: int, seed: int) -> list[float]:
-    """Requests of navigation_task, one after the other with pauses; ms of each from request to end of answer."""
+def navigate(path: Path, count: int, seed: int) -> dict[str, list[float]]:
+    """Requests of navigation_task, one after the other with pauses; ms of each from request to end of answer
+    ("navigation"), and what of it was which of PARTS.
+    """
     draw = random.Random(seed)
-    spent: list[float] = []
+    spent: dict[str, list[float]] = {name: [] for name in ("navigation", *PARTS)}
     for _ in range(count):
         time.sleep(draw.uniform(0.2, 0.5))
         said = f"Exit in {draw.randrange(100, 2000, 10)} metres, {draw.randrange(2, 5)} lanes: which one?"
         messages = [{"role": "system", "content": ROUTE}, {"role": "user", "content": said}]
         answer = ask(
             Address(path),
-            {"messages": messages, "max_tokens": REQUEST_TOKENS, "task": "navigation", "session": "navigation"},
+            {
+                "messages": messages,
+                "max_tokens": REQUEST_TOKENS,
+                "task": "navigation",
+                "session": "navigation",
+                "stream_options": {"include_usage": True},
+            },
         )
         if answer.failure:
             raise RuntimeError(f"a request of navigation failed: {answer.failure}")
-        spent.append(answer.turn_ms)
+        names = ("queue_ms", "ttft_ms", "tpot_ms", "completion_tokens")
+        queue, first, tpot, made = (answer.timings[name] or 0.0 for name in names)
+        tokens = tpot * (made - 1)
+        parts = (answer.turn_ms, queue, first - queue, tokens, answer.turn_ms - first - tokens)
+        for name, ms in zip(spent, parts, strict=True):
+            spent[name].append(ms)
     return spent
 
 
@@ -261,8 +276,9 @@ def _measured(
                     order("load")
                     time.sleep(3)
                 share = TURNS.count(case)
-                of = spent.setdefault(case, {"navigation_ms": [], "guidance_ms": []})
-                of["navigation_ms"] += order("navigate", math.ceil(requests / share), seed)
+                of = spent.setdefault(case, {f"{name}_ms": [] for name in ("navigation", *PARTS, "guidance")})
+                for name, values in order("navigate", math.ceil(requests / share), seed).items():
+                    of[f"{name}_ms"] += values
                 of["guidance_ms"] += guide(runtime, path, math.ceil(prompts / share), seed)
                 if case == "beside":
                     loads.append(order("stop"))
@@ -304,6 +320,12 @@ def table(result: Mapping[str, Any]) -> str:
             lines.append(f"{what + ', ' + case + ', ms':34}" + "".join(f"{row[f'p{n}']:8.0f}" for n in SHARES))
         ratio = result[f"{what}_ratio"]
         lines.append(f"{what + ', beside / alone':34}" + "".join(f"{ratio[f'p{n}']:8.2f}" for n in SHARES))
+    for part in PARTS:
+        for case in ("alone", "beside"):
+            row = result[case][f"{part}_ms"]
+            lines.append(
+                f"{f'  of navigation: {part}, {case}, ms':34}" + "".join(f"{row[f'p{n}']:8.1f}" for n in SHARES)
+            )
     done = ", ".join(f"{count} {name}" for name, count in result["load"]["done"].items())
     lines.append(f"done beside: {done}; {result['load']['failed']} refused or failed")
     ended = ", ".join(f"{row['runs']} of {name} ({row['redone_ms']} ms)" for name, row in result["preempted"].items())

@@ -3,6 +3,7 @@
 One loop per task holds the task's lane while it has texts. A turn of it: let requests in, compute up to one chunk of
 prompts, compute the next token of every text that has its prompt in one run, hand the tokens out, ask the arbiter.
 So a long prompt delays nobody's token by more than a chunk, and whoever hangs up is gone at the next turn.
+A device is given the run after that as soon as its tokens are chosen, and computes while they are handed out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cockpit.api.errors import ApiError, invalid
 from cockpit.api.generation import Finished, Generation, Piece, StopTexts, given_up
@@ -93,6 +94,17 @@ class RunningText:
         return self.seat.session
 
 
+class QueuedStep(NamedTuple):
+    """The next token of all these texts, which a device computes. hidden: a row for each."""
+
+    texts: list[RunningText]
+    hidden: Hidden
+
+    def serves(self, ready: Sequence[RunningText]) -> bool:
+        """Whether nothing has come between: all of them go on, and no row was moved or forgotten."""
+        return all(text in ready and not text.session.missing for text in self.texts)
+
+
 class BatchLoop:
     """The batch of one task. `add` may be called from any thread.
 
@@ -109,6 +121,7 @@ class BatchLoop:
         self._waiting: deque[Generation] = deque()
         self._texts: list[RunningText] = []
         self._closed = False
+        self._queued: QueuedStep | None = None
         self.steps = 0
         """Turns, and looks while the lane is waited for."""
         self._thread = threading.Thread(target=self._run, name=f"api-{task}", daemon=True)
@@ -362,6 +375,10 @@ class BatchLoop:
     def _decode(self) -> None:
         """The next token of every text that lacks nothing else, in one run."""
         ready = [text for text in self._texts if not text.ended and text.session.missing <= 1 and self._has_room(text)]
+        queued, self._queued = self._queued, None
+        if queued is not None and queued.serves(ready):
+            self._choose(queued.texts, queued.hidden, go_on=len(ready) == len(queued.texts))
+            ready = [text for text in ready if text not in queued.texts]
         known = [text for text in ready if not text.session.missing]
         for text in known:  # a whole prompt was cached
             self._prompt_done(text)
@@ -374,8 +391,22 @@ class BatchLoop:
         hidden = self._shared.batch.step([text.session for text in ready])
         for text in ready:
             self._prompt_done(text)
-        self._choose(ready, hidden)
         self._shared.stats.stepped(len(ready))
+        self._choose(ready, hidden, go_on=not known)
+
+    def _queue_step(self, texts: Sequence[RunningText]) -> None:
+        """Let a device compute what follows the tokens that were just chosen, unless somebody else comes first."""
+        busy = self._lane.wanted or self._waiting or len(texts) != len(self._texts)
+        if busy or not self._shared.model.on_device:
+            return
+        if any(text.going.over or text.generation.unwanted() or text.session.missing != 1 for text in texts):
+            return
+        if len(texts) == 1 and self._lane.draft_tokens:
+            return
+        if any(len(text.session.tokens) >= text.session.expected for text in texts):
+            return  # memory must be booked first
+        self._queued = QueuedStep(list(texts), self._shared.batch.step([text.session for text in texts]))
+        self._shared.stats.stepped(len(texts))
 
     def _has_room(self, text: RunningText) -> bool:
         """Whether the memory that is booked for the text holds one more token; more is booked when it does not. While
@@ -394,13 +425,21 @@ class BatchLoop:
                 self._end(text, ApiError(503, "memory", "texts outgrew the memory that is left", retry_after_s=1))
         return not text.held
 
-    def _choose(self, texts: Sequence[RunningText], hidden: Hidden) -> None:
-        """The next token of each text from its row of `hidden`, and what its grammar forces before and after it."""
+    def _choose(self, texts: Sequence[RunningText], hidden: Hidden, *, go_on: bool = False) -> None:
+        """The next token of each text from its row of `hidden`, and what its grammar forces before and after it.
+
+        go_on: nothing else is to be computed before the token after that one.
+        """
         head = self._shared.model.head
         free: list[RunningText] = []
         rows: list[int] = []
+        said: list[tuple[RunningText, int]] = []
         for row, text in enumerate(texts):
-            if text.going.over or self._say_forced(text):
+            if text.going.over:
+                continue
+            forced = text.going.forced()
+            said += [(text, token) for token in forced]
+            if forced:
                 continue
             free.append(text)
             rows.append(row)
@@ -415,17 +454,14 @@ class BatchLoop:
                 tokens.append(head.best(one, ids) if text.sampler is None else text.sampler.choose(one, ids))
         for text, token in zip(free, tokens, strict=True):
             if text.going.take(token):
-                self._say(text, token)
-                self._say_forced(text)
+                said += [(text, token), *((text, forced) for forced in text.going.forced())]
+        if go_on:
+            self._queue_step(texts)
+        for text, token in said:
+            self._say(text, token)
         for text in texts:
             if text.going.over and not text.ended:
                 self._finish(text)
-
-    def _say_forced(self, text: RunningText) -> bool:
-        forced = [] if text.ended else text.going.forced()
-        for token in forced:
-            self._say(text, token)
-        return bool(forced) or text.ended
 
     def _drafted(self, text: RunningText) -> bool:
         """One text alone may guess ahead and verify in one run. False: nothing to guess from."""

@@ -38,9 +38,13 @@ class BatchLane(Protocol):
     """Where a batch of one task runs. One thread uses it.
 
     stopped: why the lane was lost, or not given. chunk_tokens, draft_tokens: what the policy wants now.
+    wanted: somebody is to have the lane at the next boundary.
     """
 
     stopped: str
+
+    @property
+    def wanted(self) -> bool: ...
 
     @property
     def chunk_tokens(self) -> int: ...
@@ -52,7 +56,9 @@ class BatchLane(Protocol):
         ...
 
     def boundary(self, new_tokens: int) -> bool:
-        """After each turn, its device work finished. May park. False: `stopped` says why the batch must end."""
+        """After each turn; at most a token that was queued before the lane was wanted is not finished. May park. False:
+        `stopped` says why the batch must end.
+        """
         ...
 
     def give_back(self) -> None:
@@ -93,6 +99,7 @@ class UnsharedLane:
     """The model has the device to itself: see BatchLane."""
 
     stopped = ""
+    wanted = False
     chunk_tokens = DEFAULT_CHUNK
     draft_tokens = 0
     room_bytes: int | None = None
@@ -123,6 +130,11 @@ class BatchLease(Lease):
         self._task_index = dispatcher.arbiter.task_index[task]
         self._lane = lane
         self._evicted = evicted
+
+    @property
+    def wanted(self) -> bool:
+        """See BatchLane."""
+        return self.gate.closed
 
     @property
     def chunk_tokens(self) -> int:
