@@ -5,10 +5,10 @@ python -m benchmarks parser [--parser rules|model|both] [--model DIR] [--sets de
 `rules` and `model` alone, and `both` as a turn decides (pipeline/nlu/parser/decision.py). --model: a built parser; the
 registry's by default.
 
-`dev`, `scope`, `read`, `drivers`, `blind` and `blind3` are this project's own sets (tests/data): to tune on; to tune on,
-too, written later with weight on scope; an earlier blind one, since read and tuned on; as twenty drivers would speak,
-written before rules and generator were looked at, tuned on since; the last two to judge by, so that they are asked for
-by name and nobody tunes on them.
+`dev`, `scope`, `read`, `drivers`, `blind` and `blind3` are this project's own sets (tests/data): to tune on; to tune
+on, too, written later with weight on scope; an earlier blind one, since read and tuned on; as twenty drivers would
+speak, written before rules and generator were looked at, tuned on since; the last two to judge by, so that they are
+asked for by name and nobody tunes on them.
 `mac_slu` and `slurp` are open halves of the data of others in ../shared/data: real Mandarin in-cabin queries, whose
 labels benchmarks/quality/mac_slu.py turns into calls, and English requests that are none of the car's business, which
 must change nothing. A set whose file is missing is skipped, with the reason.
