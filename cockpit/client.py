@@ -5,6 +5,9 @@
     for piece in cockpit.chat_stream("Tell me about Munich", task="dialogue", session="front-seat"):
         print(piece, end="", flush=True)
     wav = cockpit.speech("In 200 metres turn left", language="en")
+    for event in cockpit.events(types="state,transcript,clause"):  # until you stop
+        print(event["type"], event)
+    cockpit.control("talk", on=True)  # push-to-talk; also cancel, mute, language, volume, ask
     cockpit.guide("In 200 metres turn left", manoeuvre="exit-12", deadline_ms=3000)  # aloud, in the car
 
 A `CockpitError` says what the server said: `status` of HTTP, `code` for programs, and a text for people.
@@ -80,14 +83,31 @@ class Cockpit:
         body = {name: value for name, value in fields.items() if value is not None}
         return int(self.ask("POST", "/v1/guidance", body)["id"])
 
+    def events(self, types: str | None = None) -> Iterator[dict[str, Any]]:
+        """What happens, from now on, beginning with the state; see docs/headunit.md. Stop iterating to hang up.
+
+        types: those wanted, comma-separated. Ends with the server.
+        """
+        path = "/v1/events" if types is None else f"/v1/events?types={types}"
+        with self._send("GET", path, None, accept="application/x-ndjson") as response:
+            for line in response:
+                if line.strip():
+                    yield json.loads(line)
+
+    def control(self, op: str, **fields: Any) -> dict[str, Any]:
+        """What the driver does by hand: talk and mute (on), cancel, language, volume, ask (text). The new state."""
+        return dict(self.ask("POST", "/v1/control", {"op": op, **fields}))
+
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Any request with a JSON answer, such as ask("GET", "/health")."""
         with self._send(method, path, body) as response:
             return json.loads(response.read())
 
-    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> http.client.HTTPResponse:
+    def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None, accept: str = "*/*"
+    ) -> http.client.HTTPResponse:
         connection = _UnixConnection(self._path, self._timeout_s)
-        headers = {"Content-Type": "application/json", "Connection": "close"}
+        headers = {"Content-Type": "application/json", "Connection": "close", "Accept": accept}
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()

@@ -22,8 +22,10 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from cockpit.by_hand import ByHand
+from cockpit.observer import NoObserver, Observer
 from cockpit.scheduling.dispatcher import Refused
 from cockpit.stage_failures import StageFailed, StageFailures, described, log_failure
 from cockpit.text_turns import TextAnswer, TextTurns
@@ -218,28 +220,6 @@ class Speaker:
     over_reply: bool
 
 
-class Observer(Protocol):
-    """Who watches the turns. Called on the stages' threads: it returns at once and never raises."""
-
-    def heard(self, transcript: Transcript) -> None:
-        """What was understood of the speech so far ("partial", "candidate"), or of all of it ("final")."""
-        ...
-
-    def ended(self, record: TurnRecord) -> None:
-        """A turn is over: answered, interrupted or failed. Once more when it was re-opened after that."""
-        ...
-
-
-class NoObserver:
-    """Nobody watches."""
-
-    def heard(self, transcript: Transcript) -> None:
-        return None
-
-    def ended(self, record: TurnRecord) -> None:
-        return None
-
-
 class Runtime:
     """Runs the stages. `start()`, then `listen(source)` as often as wanted, then `stop()`, or `abort()` at any time."""
 
@@ -263,6 +243,8 @@ class Runtime:
         self._speaker = Speaker(-1, 0, False)
         self._ducked = False
         self._playing_turn = -1
+        self._sounding = (-1, -1, -1)
+        self.by_hand = ByHand(parts.endpointer, parts.wake, self._cancel_replies)
         self._language: Language = parts.dialogue.default_language
         self._understand_stage = UnderstandStage(
             parts.dialogue,
@@ -314,7 +296,24 @@ class Runtime:
         now_ns = time.monotonic_ns()
         generation = self.parts.generations.current
         self.turn_log.open(turn_id, generation).decided_ns = now_ns
-        self.edges.transcripts.put(Transcript(turn_id, generation, 0, "final", text, language, 0.0, now_ns))
+        transcript = Transcript(turn_id, generation, 0, "final", text, language, 0.0, now_ns)
+        self.edges.transcripts.put(transcript)
+        self._observer.heard(transcript)
+
+    def cancel(self) -> None:
+        """Stop the reply at once and give up what is being worked on; what the driver is saying is given up with the
+        next frame. What the car has done already stays done. Any thread.
+        """
+        self._cancel_replies("cancelled")
+        self.by_hand.cancel()
+
+    def doing(self) -> Literal["idle", "listening", "thinking", "speaking"]:
+        """As a driver sees it: somebody speaks, is to be answered, or is answered aloud. Any thread."""
+        if self.parts.endpointer.speech_ms or self.by_hand.talking:
+            return "listening"
+        if self.parts.sink.speaking():
+            return "speaking"
+        return "idle" if self.turn_log.all_closed() else "thinking"
 
     def ask_for_text(self, text: str, language: Language, turn_id: int, *, act: bool = True) -> Future[TextAnswer]:
         """A turn asked in words whose reply is handed back, not spoken. Any thread. Raises Closed.
@@ -458,6 +457,7 @@ class Runtime:
         turn = self._lost_turn(stage, message)
         turn_id = turn.turn_id if turn is not None else getattr(message, "turn_id", 0)
         self.parts.tracer.instant(stage, turn_id, f"failed: {type(error).__name__}")
+        self._observer.failed(stage, turn_id, error)
         if isinstance(error, Refused):  # the device is busy, and the stage is well
             log.warning("turn %d: %s got no lane: %s", turn_id, stage, error)
         else:
@@ -535,6 +535,8 @@ class Runtime:
     # --- stages, in the order of the data ----------------------------------------------------------------------------
     def _hear(self, frame: AudioFrame) -> None:
         """The wake word first; nothing sleeps while somebody speaks or is answered."""
+        frame = self.by_hand.heard(frame)
+        self._observer.hears(frame)
         for passed in self.parts.wake.push(frame):
             self._endpoint(passed)
         if self._in_use():
@@ -695,7 +697,14 @@ class Runtime:
             log.debug("turn %d is answered", transcript.turn_id)
         for delta in self._understand_stage.answer(transcript):
             self._steps["understand"] += 1
+            if delta.last:
+                self._tell_calls(delta.turn_id)
             self.edges.deltas.put(delta)
+
+    def _tell_calls(self, turn_id: int) -> None:
+        record = self.turn_log.get(turn_id)
+        if record is not None and record.tool_results:
+            self._observer.acted(record)
 
     def _remember_what_was_heard(self) -> None:
         """Only what reached the ear enters the dialogue history, so it is asked of the sink, when it is needed."""
@@ -723,6 +732,10 @@ class Runtime:
             return
         self._playing_turn = frame.turn_id
         out_ns = self.parts.sink.play(frame)
+        clause = (frame.turn_id, frame.generation, frame.clause_index)
+        if out_ns != STALE and frame.text and clause != self._sounding:
+            self._sounding = clause
+            self._observer.sounds(frame, out_ns)
         record = self.turn_log.get(frame.turn_id)
         if record is None or out_ns == STALE:
             return

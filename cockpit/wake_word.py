@@ -19,6 +19,10 @@ class WakeStage(Protocol):
         """The frames that pass now, in order; the end of a stream always does."""
         ...
 
+    def wake(self) -> None:
+        """As if the word had been heard, with the next frame."""
+        ...
+
     def stay_awake(self, until_sample: int) -> None:
         """Somebody speaks or is answered: no sleep before this position of the stream and some time after it."""
         ...
@@ -29,6 +33,9 @@ class AlwaysAwake:
 
     def push(self, frame: AudioFrame) -> list[AudioFrame]:
         return [frame]
+
+    def wake(self) -> None:
+        return None
 
     def stay_awake(self, until_sample: int) -> None:
         return None

@@ -54,6 +54,15 @@ class AsrStage:
         self._last: Transcript | None = None
         self.counts = AsrCounts()
 
+    @property
+    def languages(self) -> tuple[Language, ...]:
+        """What may be heard now."""
+        return self._languages
+
+    def use(self, languages: Sequence[Language]) -> None:
+        """From the next run on only these may be heard: some of those it was made with. Any thread."""
+        self._languages = tuple(languages)
+
     def handle(self, utterance: Utterance, *, superseded: Callable[[], bool]) -> Transcript | None:
         """The transcript of `utterance`, or None when nobody needs it: its generation is over, or it is a partial and
         `superseded()` says that something newer waits (asked before and while the engine runs).

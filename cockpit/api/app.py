@@ -22,6 +22,7 @@ from cockpit.api import chat
 from cockpit.api.errors import ApiError, invalid, of_validation
 from cockpit.api.generation import Finished, Generation, Piece, TextRequest
 from cockpit.api.grants import NS_PER_MS, Client, Grants, Placement
+from cockpit.api.headunit import LINES, ControlRequest, EventsResponse, carry_out, wanted_types
 from cockpit.api.schema import (
     ChatRequest,
     CompletionRequest,
@@ -35,6 +36,8 @@ from cockpit.api.schema import (
 from cockpit.api.speech import SpeechService, pcm16, samples_of, wav_of
 from cockpit.api.text import TextService
 from cockpit.arbiter.config import NAVIGATION
+from cockpit.events.cabin import Cabin
+from cockpit.events.stream import EventStream
 from models.engines.base import Audio
 from models.engines.llm.sampling import Sampling, TokenChance
 from models.engines.llm.tokenizer import TextTokenizer
@@ -75,6 +78,9 @@ class Services:
     """The server that free talk may go to."""
     decided: Callable[[], Mapping[str, int]] | None = None
     """How many turns were decided by what; None where there are no turns."""
+    cabin: Cabin | None = None
+    """The voice chain, for `/v1/control`; None where there is none."""
+    events: EventStream | None = None
     started_s: int = field(default_factory=lambda: int(time.time()))
 
     def stats(self) -> dict[str, Any]:
@@ -113,6 +119,8 @@ def application(services: Services) -> Starlette:
             Route("/v1/audio/transcriptions", _answered(services, routes.transcription), methods=["POST"]),
             Route("/v1/audio/speech", _answered(services, routes.speech), methods=["POST"]),
             Route("/v1/guidance", _answered(services, routes.guidance), methods=["POST"]),
+            Route("/v1/events", _answered(services, routes.events), methods=["GET"]),
+            Route("/v1/control", _answered(services, routes.control), methods=["POST"]),
             Route("/v1/models", _answered(services, routes.models), methods=["GET"]),
             Route("/v1/models/{name}", _answered(services, routes.model), methods=["GET"]),
             Route("/tokenize", _answered(services, routes.tokenize), methods=["POST"]),
@@ -283,6 +291,27 @@ class _Routes:
         except InputError as error:
             raise invalid(str(error), "text") from error
         return _json({"id": prompt_id, "object": "guidance.prompt"}, 202)
+
+    async def events(self, request: Request) -> Response:
+        unknown = set(request.query_params) - {"types"}
+        if unknown:
+            raise invalid("this server knows no such parameter", sorted(unknown)[0], code="unknown_parameter")
+        types = wanted_types(request.query_params.get("types"))
+        if self._services.events is None:
+            raise ApiError(404, "no_events", "this process has no voice chain whose events it could tell")
+        words = self._services.grants.may_know_words(self._services.client_of(request))
+        lines = LINES in request.headers.get("accept", "")
+        return EventsResponse(self._services.events, types, words=words, lines=lines)
+
+    async def control(self, request: Request) -> Response:
+        body = await _body(request, ControlRequest)
+        self._services.grants.require_control(self._services.client_of(request))
+        cabin = self._services.cabin
+        if cabin is None:
+            raise ApiError(404, "no_voice", "this process has no voice chain to control")
+        turn_id = await asyncio.to_thread(carry_out, cabin, body, _language(body.text or ""))
+        asked = {} if turn_id is None else {"turn_id": turn_id}
+        return _json({**cabin.as_json(), **asked}, 200 if turn_id is None else 202)
 
     def _speech(self) -> SpeechService:
         if self._services.speech is None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cockpit.api.errors import ApiError, invalid
@@ -41,11 +42,38 @@ class Placement:
 
 
 class Grants:
-    """tasks: name -> priority, of every task there is. by_user: who may ask for which, the first being the default."""
+    """tasks: name -> priority, of every task there is. by_user: who may ask for which, the first being the default.
 
-    def __init__(self, tasks: Mapping[str, int], by_user: Mapping[str, Sequence[str]]) -> None:
+    words: who may know what is heard, said and done. control: who may act as the driver does by hand. This process's
+    own user and root may both: they could read its memory anyway.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[str, int],
+        by_user: Mapping[str, Sequence[str]],
+        *,
+        words: Collection[str] = (),
+        control: Collection[str] = (),
+    ) -> None:
         self._tasks = tasks
         self._by_user = by_user
+        self._words = frozenset(words)
+        self._control = frozenset(control)
+
+    def may_know_words(self, client: Client) -> bool:
+        """Whether this client may know what is heard, said and done."""
+        return self._is_named(client, self._words)
+
+    def require_control(self, client: Client) -> None:
+        """Raises ApiError (403) where this client may not act as the driver does by hand."""
+        if not self._is_named(client, self._control):
+            message = f"the profile lets {client.name} control nothing: add it to api.control"
+            raise ApiError(403, "not_granted", message)
+
+    @staticmethod
+    def _is_named(client: Client, names: Collection[str]) -> bool:
+        return client.user_id in (os.getuid(), 0) or ANYONE in names or client.name in names
 
     def of(self, client: Client) -> tuple[str, ...]:
         """The tasks that this client may ask for."""

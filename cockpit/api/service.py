@@ -17,6 +17,8 @@ from cockpit.api.speech import SpeechService
 from cockpit.api.text import TextService
 from cockpit.arbiter.config import DIALOGUE
 from cockpit.assemble import Assembly
+from cockpit.events.cabin import Cabin
+from cockpit.events.stream import EventStream
 from cockpit.profile.sections import Profile
 from cockpit.scheduling.batch_lease import BatchLane, BatchLease
 from cockpit.scheduling.engine_turns import LaneLeases, NoLeases
@@ -34,6 +36,14 @@ _ALONE: Mapping[str, int] = {DIALOGUE: 5}
 
 
 @dataclass(frozen=True, slots=True)
+class HeadUnit:
+    """What a head unit follows and handles of the voice chain."""
+
+    cabin: Cabin
+    events: EventStream
+
+
+@dataclass(frozen=True, slots=True)
 class Api:
     """A server that runs."""
 
@@ -44,6 +54,8 @@ class Api:
 
     def close(self) -> None:
         """Take no more requests, cancel those that run. Before the assembly is closed."""
+        if self.services.events is not None:  # those who follow it hang up by themselves then
+            self.services.events.close()
         self.server.stop()
         if self._forgetting is not None:
             self._forgetting.stop()
@@ -85,10 +97,12 @@ def open_api(
     guide: Callable[[GuidancePrompt], int] | None = None,
     given: socket.socket | None = None,
     decided: Callable[[], Mapping[str, int]] | None = None,
+    headunit: HeadUnit | None = None,
 ) -> Api:
     """Serve the assembled models on the socket `path`, as `profile.api` says. Raises StartupError.
 
-    guide, decided: see Services. given: the socket itself, where the service manager opened it.
+    guide, decided: see Services. headunit: what is shown and handled of the chain, None without one.
+    given: the socket itself, where the service manager opened it.
     """
     section, service = profile.api, assembly.service
     token = None if section.token_file is None else read_token(section.token_file, "api.token_file")
@@ -109,12 +123,14 @@ def open_api(
     services = Services(
         texts,
         speech,
-        Grants(tasks, granted),
+        Grants(tasks, granted, words=section.words, control=section.control),
         _health(service, assembly.parts.guidance),
         guide=guide,
         roles={model.name: model.roles for model in profile.llm.models},
         remote=assembly.parts.dialogue.remote,
         decided=decided,
+        cabin=None if headunit is None else headunit.cabin,
+        events=None if headunit is None else headunit.events,
     )
     try:
         server = ApiServer.open(services, path, group=section.group, port=section.port, token=token, given=given)

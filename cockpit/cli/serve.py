@@ -14,10 +14,12 @@ from typing import Annotated
 import typer
 
 from cockpit import stop_signals
-from cockpit.api.service import open_api
+from cockpit.api.service import HeadUnit, open_api
 from cockpit.cli.output import print_json
 from cockpit.cli.talk import LogOption, ProfileName, Talk, TraceFile, UnvalidatedFlag, microphone, talking
 from cockpit.client import Cockpit, CockpitError
+from cockpit.events.cabin import Cabin
+from cockpit.events.stream import EventStream
 from cockpit.profile.load import load_profile
 from cockpit.runtime import NullSink
 from cockpit.scheduling.control_socket import default_socket
@@ -74,8 +76,9 @@ def serve(
         path = Path(given.getsockname())
         if socket not in (None, path):
             raise InputError(f"the service manager hands over {path}: leave --socket out, or stop cockpit-api.socket")
+    events = EventStream()
     if voice:
-        beside = partial(_serving, path=path, audible=True)
+        beside = partial(_serving, path=path, audible=True, events=events)
         microphone(
             profile,
             trace,
@@ -83,12 +86,15 @@ def serve(
             api_texts=section.texts,
             beside=beside,
             allow_unvalidated=allow_unvalidated,
+            observer=events,
         )
     else:
-        _answer(profile, trace, section.texts, path, allow_unvalidated)
+        _answer(profile, trace, section.texts, path, allow_unvalidated, events)
 
 
-def _answer(profile: str, trace: Path | None, texts: int, path: Path, allow_unvalidated: bool) -> None:
+def _answer(
+    profile: str, trace: Path | None, texts: int, path: Path, allow_unvalidated: bool, events: EventStream
+) -> None:
     """Requests only, until a signal ends it or a stage fails for good. Raises StageFailed."""
     service = ServiceState(notify.process())
     with (
@@ -97,11 +103,12 @@ def _answer(profile: str, trace: Path | None, texts: int, path: Path, allow_unva
             NullSink(),
             trace,
             quiet=False,
+            observer=events,
             api_texts=texts,
             service=service,
             allow_unvalidated=allow_unvalidated,
         ) as talk,
-        _serving(talk, service, path, audible=False) as servers,
+        _serving(talk, service, path, audible=False, events=events) as servers,
     ):
         stages = (*chain(talk.runtime, talk.assembly.service, service), *servers)
         reloader = Reloader(service, profile, talk.profile, bool)
@@ -111,7 +118,9 @@ def _answer(profile: str, trace: Path | None, texts: int, path: Path, allow_unva
 
 
 @contextmanager
-def _serving(talk: Talk, service: ServiceState, path: Path, *, audible: bool) -> Iterator[Sequence[Watched]]:
+def _serving(
+    talk: Talk, service: ServiceState, path: Path, *, audible: bool, events: EventStream
+) -> Iterator[Sequence[Watched]]:
     """The API, and Wyoming where the profile wants it, around the body. They end before the engines do, also when a
     signal comes meanwhile. audible: whether somebody hears what guidance says.
     """
@@ -120,7 +129,10 @@ def _serving(talk: Talk, service: ServiceState, path: Path, *, audible: bool) ->
     try:
         given = inherited("api")
         guide, decided = talk.runtime.guide if audible else None, talk.runtime.turn_log.decided
-        api = open_api(talk.profile, talk.assembly, path, guide, given, decided)
+        cabin = _cabin(talk, service)
+        cabin.shown_by(events)
+        opened.callback(events.close)
+        api = open_api(talk.profile, talk.assembly, path, guide, given, decided, HeadUnit(cabin, events))
         opened.callback(api.close)
         wyoming = open_wyoming(talk.profile, talk.assembly, talk.runtime, api.services, default_wyoming_socket())
         if wyoming is not None:
@@ -132,6 +144,13 @@ def _serving(talk: Talk, service: ServiceState, path: Path, *, audible: bool) ->
     finally:
         with stop_signals.shielded():
             opened.close()
+
+
+def _cabin(talk: Talk, service: ServiceState) -> Cabin:
+    devices = talk.devices
+    speaker = None if devices is None else devices.speaker
+    next_turn = talk.assembly.turn_ids.next
+    return Cabin(talk.runtime, service, talk.profile.asr.languages, next_turn, devices is not None, speaker)
 
 
 def send(

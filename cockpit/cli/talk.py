@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -18,9 +18,10 @@ from cockpit.assemble import Announce, Assembly, assemble
 from cockpit.cli.output import JsonFlag, print_json, print_json_line
 from cockpit.cli.timeline import TurnPrinter, check_text, timeline
 from cockpit.cli.values import language_values, profile_values
+from cockpit.observer import Observer, Observers
 from cockpit.profile.load import LoadedProfile, load_profile
 from cockpit.profile.sections import Profile
-from cockpit.runtime import NullSink, Observer, Runtime, Sink
+from cockpit.runtime import NullSink, Runtime, Sink
 from cockpit.scheduling.control_socket import default_socket
 from cockpit.scheduling.service import SchedulingPlan
 from cockpit.service import notify
@@ -69,12 +70,22 @@ ASKED_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
+class AudioDevices:
+    """Of a process that stays."""
+
+    microphone: LastingMicrophone
+    speaker: LastingSpeaker
+
+
+@dataclass(frozen=True, slots=True)
 class Talk:
     """A started runtime and what the commands need around it."""
 
     runtime: Runtime
     assembly: Assembly
     profile: Profile
+    devices: AudioDevices | None = None
+    """None where the chain has no microphone and no speaker."""
 
 
 Servers = Callable[[Talk, ServiceState], AbstractContextManager[Sequence[Watched]]]
@@ -238,6 +249,7 @@ def microphone(
     api_texts: int = 0,
     beside: Servers = _nothing_beside,
     allow_unvalidated: bool = False,
+    observer: Observer | None = None,
 ) -> None:
     """The chain on the microphone until a signal ends it. beside: what else runs. The others: see `talking`."""
     service = ServiceState(notify.process())
@@ -259,13 +271,13 @@ def microphone(
         sink,
         trace,
         quiet=as_json,
-        observer=printer,
+        observer=Observers(*(each for each in (printer, observer) if each is not None)),
         api_texts=api_texts,
         service=service,
         allow_unvalidated=allow_unvalidated,
     )
     try:
-        with running as talk, beside(talk, service) as servers:
+        with running as talk, beside(replace(talk, devices=AudioDevices(source, sink)), service) as servers:
             name = source.look()
             if name:
                 shown(name)

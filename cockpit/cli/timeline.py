@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from cockpit.cli.output import print_json_line
+from cockpit.observer import NoObserver
 from models.errors import InputError
 from pipeline.frames import Transcript
 from pipeline.json_codec import dumps
@@ -77,7 +78,7 @@ WAITING = 256
 """Messages that may wait for the terminal; more are dropped and counted."""
 
 
-class TurnPrinter:
+class TurnPrinter(NoObserver):
     """An Observer of the chain; use it as a context. `as_json`: one object a line instead of text.
 
     `dropped`: messages that were not printed because the reader was too slow.

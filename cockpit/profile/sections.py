@@ -239,6 +239,11 @@ class ApiSection(Section):
     grants: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default={"*": ("dialogue_task",)})
     """Unix user -> the tasks that its requests may run as, the first by default. `*`: every other client, and the
     holder of the token."""
+    words: tuple[str, ...] = ()
+    """Unix users to whose `/v1/events` it is shown what is heard, said and done; others see states and times. `token`:
+    the holder of the token; `*`: everybody. This process's own user and root always see it."""
+    control: tuple[str, ...] = ()
+    """Unix users who may use `/v1/control` (push-to-talk, cancel, mute, commands as text), likewise."""
 
     @property
     def texts(self) -> int:

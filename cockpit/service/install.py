@@ -85,7 +85,8 @@ class _Clients:
     @classmethod
     def of(cls, profile: Profile) -> _Clients:
         groups = sorted({group for group in (profile.control.group, profile.wyoming.group, profile.api.group) if group})
-        named = bool(groups) or bool(profile.api.grants.keys() - {"*"})
+        users = {*profile.api.grants, *profile.api.words, *profile.api.control}
+        named = bool(groups) or bool(users - {"*", "token"})
         membership = f"SupplementaryGroups={' '.join(groups)}\n" if groups else ""
         return cls(named, profile.api.group or USER, membership)
 

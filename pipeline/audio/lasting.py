@@ -193,6 +193,8 @@ class LastingSpeaker:
         self._aside = False
         self._lost = False
         self._generation = 0
+        self._volume = 1.0
+        self._underruns = 0
         self._played: deque[Played] = deque(maxlen=_REMEMBERED)
         self._ended = threading.Event()
         self._look = threading.Event()
@@ -212,6 +214,24 @@ class LastingSpeaker:
         """What the device that is open was given; None without one."""
         sink = self._sink
         return None if sink is None else sink.sounded
+
+    @property
+    def volume(self) -> float:
+        """Of replies and prompts: a factor in [0, 1]."""
+        return self._volume
+
+    @property
+    def underruns(self) -> int:
+        """Blocks in which a reply was under way but its audio came too late, on all devices since the start."""
+        sink = self._sink
+        return self._underruns + (0 if sink is None else sink.underruns)
+
+    def set_volume(self, volume: float) -> None:
+        """From the next block on, on this device and those after it. Any thread."""
+        with self._lock:
+            self._volume = volume
+            if self._sink is not None:
+                self._sink.volume = volume
 
     def start(self) -> None:
         """Look for the device once, here; go on looking after it. Raises DeviceUnavailable for what cannot come."""
@@ -324,6 +344,7 @@ class LastingSpeaker:
             return False
         with self._lock:
             sink.stop(self._generation)
+            sink.volume = self._volume
             self._sink = sink
         self._backoff.reset()
         if self._lost:
@@ -336,6 +357,7 @@ class LastingSpeaker:
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.close()
+            self._underruns += sink.underruns
             self._played.extend(sink.played())
 
     def _tell_lost(self, reason: str) -> None:

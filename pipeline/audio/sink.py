@@ -389,6 +389,8 @@ class SpeakerSink:
         self._generation = 0
         self._stopped_prompt = -1
         self._gain = 1.0
+        self.volume = 1.0
+        """Of replies and prompts: a factor in [0, 1]. Any thread may set it; it counts within one callback."""
         self._reply: _Reply | None = None
         self._reply_start = 0
         self._played: deque[Played] = deque(maxlen=_REMEMBERED_REPLIES)
@@ -523,6 +525,8 @@ class SpeakerSink:
         self.blocks += 1
         count = self._mixer.render(outdata[:, 0], self._gain)
         outdata[count:] = 0.0
+        if self.volume != 1.0:
+            outdata[:count] *= self.volume
         self.sounded.wrote(outdata[:, 0], self._clock.now_ns())
         reply = self._reply
         waited = reply is not None and not reply.ended and reply.samples > 0

@@ -123,6 +123,9 @@ class Endpointer:
         """Samples of silence still to come before a turn may begin."""
         self._ignored_windows = 0
         """Windows of speech ignored meanwhile; -1 when nothing is to be made of them."""
+        self._held_samples = 0
+        """So much of the stream is still to come before push-to-talk is over by itself."""
+        self._released = False
         self._torn: int | None = None
         self._taken_to = 0
         """Stream position before which every sample belongs to an earlier turn."""
@@ -164,6 +167,7 @@ class Endpointer:
         """
         turn, self._turn = self._turn, None
         begun = turn is None and True in self._recent
+        self._held_samples, self._released = 0, False
         self._ignore()
         self._ignored_windows = -1
         self._filled = 0
@@ -172,6 +176,27 @@ class Endpointer:
         if begun:
             return self._turn_ids.next()
         return None if turn is None or turn.closed_at is not None else turn.turn_id
+
+    def hold(self) -> None:
+        """Push-to-talk is pressed: silence ends no turn before `release`, or `max_utterance_ms`."""
+        self._held_samples, self._released = _samples(self.config.max_utterance_ms), False
+
+    def release(self) -> None:
+        """Push-to-talk is let go: the open turn ends after `candidate_silence_ms`, so a last word is not cut. A second
+        time changes nothing.
+        """
+        if self._held_samples:
+            self._held_samples, self._released = 0, self._turn is not None
+
+    @property
+    def held(self) -> bool:
+        """Between `hold` and `release`. Any thread."""
+        return self._held_samples > 0
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether a turn is open, or may still be re-opened."""
+        return self._turn is not None
 
     def command_complete(self, turn_id: int, revision: int) -> None:
         """The candidate of this revision is a complete command: its turn may end early. Any thread, any time."""
@@ -245,6 +270,7 @@ class Endpointer:
         speech = self.detector.is_speech(detected, listen=turn is not None, onset=onset)
         self._recent.append(speech)
         self._pre_roll.append(window, end)
+        self._held_samples = max(0, self._held_samples - WINDOW_SAMPLES)
         if self._ignore_speech_for:
             return self._skip(speech, end, captured_ns)
         if turn is None:
@@ -328,6 +354,11 @@ class Endpointer:
         if turn.candidate is None and silence >= _samples(config.candidate_silence_ms):
             turn.candidate = self._send(turn, "candidate", captured_ns)
             out.append(turn.candidate)
+        if self._held_samples and end - turn.block.first_sample < _samples(config.max_utterance_ms):
+            return out
+        if self._released and silence >= _samples(config.candidate_silence_ms):
+            self._recent.clear()  # what was just said opens no other turn
+            return out + self._finish(turn, captured_ns)
         if silence >= _samples(config.end_silence_ms):
             return out + self._finish(turn, captured_ns)
         if silence >= _samples(config.early_end_silence_ms) and self._is_complete(turn):
@@ -364,6 +395,7 @@ class Endpointer:
     def _finish(self, turn: _Turn, captured_ns: int) -> list[Utterance]:
         """Close the turn for good: the candidate as it was, or all that was heard when speech went on to the end."""
         self._turn = None
+        self._held_samples, self._released = 0, False
         self._taken_to = turn.block.end_sample
         if turn.candidate is not None:
             return [self._as_final(turn)]

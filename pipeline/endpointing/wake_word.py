@@ -72,6 +72,7 @@ class WakeGate:
     ) -> None:
         self.counters = WakeCounters()
         self.awake = False
+        self._woken_by_hand = False
         self._detector = detector
         self._config = config
         self._on_wake = on_wake
@@ -95,6 +96,10 @@ class WakeGate:
             self._restart()
         self._position = start + len(frame.samples)
         found = self._listen(frame.samples if frame.for_detection is None else frame.for_detection)
+        if self._woken_by_hand:
+            self._woken_by_hand, found = False, True
+            self._held.clear()
+            self._held_samples = 0
         if self.awake:
             if found or frame.end_of_stream:
                 self._asleep_at = max(self._asleep_at, self._position + self._config.samples(self._config.awake_ms))
@@ -106,6 +111,10 @@ class WakeGate:
         if not found:
             return self._hold(frame)
         return self._wake(frame)
+
+    def wake(self) -> None:
+        """As if the word had been heard, with the next frame; nothing of what was said before passes. Any thread."""
+        self._woken_by_hand = True
 
     def stay_awake(self, until_sample: int) -> None:
         """Somebody speaks or a turn goes on: do not sleep before this position of the stream plus `awake_ms`."""
