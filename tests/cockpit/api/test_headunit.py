@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,8 @@ def test_without_a_chain_there_is_nothing_to_follow_or_control(tmp_path: Path) -
     server.start()
     try:
         client = Cockpit(str(server.path))
-        for ask in (lambda: client.control("cancel"), lambda: next(client.events())):
+        asks: list[Callable[[], object]] = [lambda: client.control("cancel"), lambda: next(client.events())]
+        for ask in asks:
             with pytest.raises(CockpitError) as refused:
                 ask()
             assert refused.value.status == 404

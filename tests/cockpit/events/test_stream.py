@@ -6,7 +6,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 
 from cockpit.events import stream
 from cockpit.events.cabin import Cabin
-from cockpit.events.forms import without_words
+from cockpit.events.forms import EventType, without_words
 from cockpit.events.stream import MOST_SUBSCRIBERS, NOTES, WAITING, EventStream, TooManySubscribers
 from models.errors import InputError
 from pipeline.audio.sink import WavSink
@@ -211,14 +211,18 @@ def test_so_many_may_follow_and_no_more(chain: Chain) -> None:
 
 
 def test_levels_cost_nothing_where_nobody_wants_them(chain: Chain) -> None:
-    chain.events.subscribe(("state",), words=True, wake=lambda: None)
+    wanted: tuple[EventType, ...] = ("state",)
+    chain.events.subscribe(wanted, words=True, wake=lambda: None)
     chain.runtime.listen(utterance())
     assert not chain.events._levels
 
 
 def test_by_hand_what_is_not_here_is_refused(chain: Chain) -> None:
     without = Cabin(chain.runtime, chain.service, ("en", "zh"), itertools.count(1).__next__)
-    for act in (lambda: without.talk(True), lambda: without.mute(True), lambda: without.set_volume(0.5)):
+    acts: list[Callable[[], None]] = [
+        lambda: without.talk(True), lambda: without.mute(True), lambda: without.set_volume(0.5)
+    ]  # fmt: skip
+    for act in acts:
         with pytest.raises(InputError, match="--no-voice"):
             act()
     with pytest.raises(InputError, match="hears en, zh, not de"):
