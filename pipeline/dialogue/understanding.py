@@ -70,8 +70,9 @@ class Understanding:
             return place_key(evidence, named[-1]) if named else said.strip()
 
         spelt = build_lexicon(places, by_sound=False)
-        judge = Judge(thresholds or Thresholds(), same_place)
-        return cls(ParserReader(engine, spelt), place_of, Interpreter(lexicon), judge)
+        reader = ParserReader(engine, spelt)
+        judge = Judge(thresholds or Thresholds(), same_place, frozenset(reader.space.tools))
+        return cls(reader, place_of, Interpreter(lexicon), judge)
 
     def decide(self, text: str, language: Language, parse: Parse, last_call: ToolCall | None) -> Decision:
         """What the turn does; `parse` is the rules' of the same. What the model does not read is left to them."""

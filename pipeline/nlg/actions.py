@@ -91,17 +91,15 @@ def _window(result: ToolResult, zh: bool) -> str:
 
 
 def _volume(result: ToolResult, zh: bool) -> str:
-    navigation = result.call.arguments["target"] == "navigation"
+    en, name = {"navigation": ("navigation ", "导航"), "call": ("call ", "通话")}.get(
+        result.call.arguments["target"], ("", "")
+    )
     value = number(result.value)
     if result.value == 0:
-        return (
-            ("导航" if navigation else "") + "已静音。"
-            if zh
-            else f"The {'navigation' if navigation else 'sound'} is muted."
-        )
+        return f"{name}已静音。" if zh else f"The {en.strip() or 'sound'} is muted."
     if zh:
-        return f"{'导航' if navigation else ''}音量已调到百分之{value}。"
-    return f"The {'navigation ' if navigation else ''}volume is at {value} percent."
+        return f"{name}音量已调到百分之{value}。"
+    return f"The {en}volume is at {value} percent."
 
 
 def _switch(en: str, zh_name: str) -> Callable[[ToolResult, bool], str]:
@@ -157,6 +155,11 @@ def _media(result: ToolResult, zh: bool) -> str:
         "previous": ("Previous track.", "上一首。"),
         "fast_forward": ("Fast forwarding.", "正在快进。"),
         "rewind": ("Rewinding.", "正在快退。"),
+        "shuffle": ("Shuffle is on.", "已切换到随机播放。"),
+        "repeat": ("This track repeats.", "已切换到单曲循环。"),
+        "in_order": ("Playing in order.", "已切换到顺序播放。"),
+        "add_favourite": ("Added to your favourites.", "已加入收藏。"),
+        "play_favourites": ("Playing your favourites.", "正在播放您的收藏。"),
     }
     return words[result.call.arguments["action"]][zh]
 
@@ -239,6 +242,75 @@ def _wipers(result: ToolResult, zh: bool) -> str:
     return f"雨刷{word[1]}。" if zh else f"The wipers are {word[0]}."
 
 
+EXTERIOR_NAMES = {
+    "high_beam": ("high beam", "远光灯"),
+    "fog": ("fog lights", "雾灯"),
+    "front_fog": ("front fog lights", "前雾灯"),
+    "rear_fog": ("rear fog light", "后雾灯"),
+    "position": ("position lights", "示廓灯"),
+}
+COLOR_NAMES = {
+    "white": "白色",
+    "red": "红色",
+    "orange": "橙色",
+    "yellow": "黄色",
+    "green": "绿色",
+    "cyan": "青色",
+    "blue": "蓝色",
+    "purple": "紫色",
+    "pink": "粉色",
+}
+MODE_NAMES = {
+    "auto": ("automatic mode of the climate control", "空调自动模式"),
+    "eco": ("eco mode of the climate control", "空调节能模式"),
+    "rapid_cooling": ("rapid cooling", "极速制冷"),
+    "rapid_heating": ("rapid heating", "快速制热"),
+    "swing": ("swing of the air vents", "扫风模式"),
+    "natural": ("natural wind", "自然风模式"),
+}
+DIRECTION_NAMES = {"windscreen": ("the windscreen", "挡风玻璃"), "face": ("the face", "脸"), "feet": ("the feet", "脚")}
+
+
+def _exterior(result: ToolResult, zh: bool) -> str:
+    en, name = EXTERIOR_NAMES[result.call.arguments["which"]]
+    if zh:
+        return f"{name}已{'打开' if result.value else '关闭'}。"
+    return f"The {en} {'are' if en.endswith('s') else 'is'} {'on' if result.value else 'off'}."
+
+
+def _color(result: ToolResult, zh: bool) -> str:
+    color = result.call.arguments["color"]
+    return f"氛围灯已换成{COLOR_NAMES[color]}。" if zh else f"The ambient light is {color}."
+
+
+def _mode(result: ToolResult, zh: bool) -> str:
+    return _switch(*MODE_NAMES[result.call.arguments["mode"]])(result, zh)
+
+
+def _direction(result: ToolResult, zh: bool) -> str:
+    zone = result.call.arguments["zone"]
+    en, name = DIRECTION_NAMES[result.call.arguments["direction"]]
+    if zh:
+        return f"{'' if zone == 'all' else ZONE_ZH[zone]}现在吹{name}。"
+    return f"The {_zone(zone)}air now blows to {en}."
+
+
+def _seat(result: ToolResult, zh: bool) -> str:
+    move, zone = result.call.arguments["move"], result.call.arguments["zone"]
+    if move in ("recline", "upright"):
+        name = f"{ZONE_ZH[zone]}靠背" if zh else f"The {ZONE_EN[zone]} backrest"
+        return f"{name}现在是{number(result.value)}度。" if zh else f"{name} is at {number(result.value)} degrees."
+    words = {
+        "forward": ("forward", "前移"),
+        "back": ("back", "后移"),
+        "up": ("up", "升高"),
+        "down": ("down", "降低"),
+    }[move]
+    if zh:
+        return f"{ZONE_ZH[zone]}座椅已{words[1]}。"
+    return f"The {ZONE_EN[zone]} seat has moved {words[0]}."
+
+
 _DONE: dict[str, Callable[[Any, bool], str]] = {
     "set_temperature": _temperature,
     "set_fan": _percent("fan", "风量"),
@@ -259,6 +331,15 @@ _DONE: dict[str, Callable[[Any, bool], str]] = {
     "set_wipers": _wipers,
     "set_door_locks": _locks,
     "set_trunk": _trunk,
+    "set_seat_massage": _percent("seat massage", "座椅按摩"),
+    "set_ambient_light": _percent("ambient light", "氛围灯"),
+    "set_reading_light": _percent("reading light", "阅读灯"),
+    "set_exterior_light": _exterior,
+    "set_ambient_color": _color,
+    "set_climate_mode": _mode,
+    "set_air_direction": _direction,
+    "set_screen": _switch("screen", "屏幕"),
+    "set_seat_position": _seat,
     "control_media": _media,
     "play_media": _play,
     "set_media_source": _source,

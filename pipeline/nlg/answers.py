@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeline.frames import Language, ToolResult
+from pipeline.vehicle.writes import FAVOURITES
 
 _SEATS_EN = ("driver", "passenger", "rear left", "rear right")
 _SEATS_ZH = ("主驾", "副驾", "左后", "右后")
@@ -136,6 +137,27 @@ def _defrost(result: ToolResult, zh: bool) -> str:
     return f"The front defroster is {'on' if front else 'off'}, the rear one {'on' if rear else 'off'}."
 
 
+def _ambient(result: ToolResult, zh: bool) -> str:
+    on = any(result.detail["values"])
+    return f"氛围灯{'开着' if on else '关着'}。" if zh else f"The ambient light is {'on' if on else 'off'}."
+
+
+_EXTERIOR_EN = ("low beam", "high beam", "front fog lights", "rear fog light")
+_EXTERIOR_ZH = ("近光灯", "远光灯", "前雾灯", "后雾灯")
+
+
+def _exterior(result: ToolResult, zh: bool) -> str:
+    """Which of the lights outside are on."""
+    names = _EXTERIOR_ZH if zh else _EXTERIOR_EN
+    on = [name for name, value in zip(names, result.detail["values"], strict=True) if value]
+    if zh:
+        return f"{'、'.join(on)}开着，其他外部灯关着。" if on else "近光灯、远光灯和雾灯都关着。"
+    if not on:
+        return "The low beam, the high beam and the fog lights are off."
+    verb = "are" if len(on) > 1 or on[0].endswith("s") else "is"
+    return f"The {_listed(on)} {verb} on, the other lights outside are off."
+
+
 def _tyres(result: ToolResult, zh: bool) -> str:
     values = result.detail["values"]
     bars = [number(value / 100) for value in values]
@@ -186,6 +208,8 @@ def _destination(result: ToolResult, zh: bool) -> str:
 
 
 def _media(result: ToolResult, zh: bool) -> str:
+    if result.value == FAVOURITES:
+        return "正在播放您的收藏。" if zh else "Your favourites are playing."
     kept = "".join(c for c in str(result.value).removeprefix("media:search?q=") if c.isalnum() or c in " '-&")[
         :40
     ].strip()
@@ -257,5 +281,8 @@ _ANSWERS: dict[str, Callable[[ToolResult, bool], str]] = {
     "destination": _destination,
     "media": _media,
     "gear": _gear,
+    "seat_massage": _per_seat("seat massage", "座椅按摩", _heated),
+    "ambient_light": _ambient,
+    "exterior_lights": _exterior,
     "location": _location,
 }

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from pipeline.frames import Language, ToolCall
-from pipeline.nlg.actions import ZONE_EN, ZONE_ZH, spoken_name
+from pipeline.nlg.actions import (
+    COLOR_NAMES,
+    DIRECTION_NAMES,
+    EXTERIOR_NAMES,
+    MODE_NAMES,
+    ZONE_EN,
+    ZONE_ZH,
+    spoken_name,
+)
 from pipeline.nlg.answers import number
 from pipeline.nlu.asking import Question
 
@@ -43,6 +51,7 @@ _SWITCHED = {
     "set_recirculation": ("recirculation", "内循环"),
     "set_interior_light": ("the interior light", "车内灯"),
     "set_headlights": ("the headlights", "大灯"),
+    "set_screen": ("the screen", "屏幕"),
 }
 _LEVELS = {
     "set_temperature": ("temperature", "温度"),
@@ -52,6 +61,9 @@ _LEVELS = {
     "set_steering_wheel_heating": ("steering wheel heating", "方向盘加热"),
     "set_brightness": ("screen brightness", "屏幕亮度"),
     "set_volume": ("volume", "音量"),
+    "set_seat_massage": ("seat massage", "座椅按摩"),
+    "set_ambient_light": ("ambient light", "氛围灯"),
+    "set_reading_light": ("reading light", "阅读灯"),
 }
 _MEDIA = {
     "play": ("play music", "播放音乐"),
@@ -60,6 +72,19 @@ _MEDIA = {
     "previous": ("play the previous track", "播放上一首"),
     "fast_forward": ("fast forward", "快进"),
     "rewind": ("rewind", "快退"),
+    "shuffle": ("shuffle the music", "随机播放"),
+    "repeat": ("repeat this track", "单曲循环"),
+    "in_order": ("play in order", "顺序播放"),
+    "add_favourite": ("add this to your favourites", "收藏这首歌"),
+    "play_favourites": ("play your favourites", "播放收藏"),
+}
+_SEAT_MOVES = {
+    "forward": ("move the {} seat forward", "把{}座椅往前移"),
+    "back": ("move the {} seat back", "把{}座椅往后移"),
+    "up": ("raise the {} seat", "把{}座椅升高"),
+    "down": ("lower the {} seat", "把{}座椅降低"),
+    "recline": ("recline the {} backrest", "把{}靠背往后调"),
+    "upright": ("raise the {} backrest", "把{}靠背往前调"),
 }
 _WIPERS = {
     "off": ("switch the wipers off", "关闭雨刮"),
@@ -107,6 +132,21 @@ def wish_of(call: ToolCall, language: Language) -> str:
         return _WIPERS[arguments["mode"]][zh]
     if call.name in _OTHER:
         return _OTHER[call.name][zh]
+    if call.name == "set_exterior_light":
+        name = EXTERIOR_NAMES[arguments["which"]][zh]
+        return _switch(name if zh else f"the {name}", arguments["on"], zh)
+    if call.name == "set_climate_mode":
+        name = MODE_NAMES[arguments["mode"]][zh]
+        return _switch(name if zh else f"the {name}", arguments["on"], zh)
+    if call.name == "set_ambient_color":
+        color = arguments["color"]
+        return f"把氛围灯换成{COLOR_NAMES[color]}" if zh else f"make the ambient light {color}"
+    if call.name == "set_air_direction":
+        where = DIRECTION_NAMES[arguments["direction"]][zh]
+        return f"把风吹向{where}" if zh else f"blow the air to {where}"
+    if call.name == "set_seat_position":
+        zone = (ZONE_ZH if zh else ZONE_EN)[arguments["zone"]]
+        return _SEAT_MOVES[arguments["move"]][zh].format(zone)
     if call.name == "set_navigation_voice":
         on = arguments["state"] != "MUTED"
         return _switch("导航语音" if zh else "the navigation voice", on, zh)
@@ -150,8 +190,9 @@ def _window(call: ToolCall, zh: bool) -> str:
 def _level(call: ToolCall, zh: bool) -> str:
     arguments, name = call.arguments, _LEVELS[call.name][zh]
     value, zone = arguments["value"], arguments.get("zone", "all")
-    if arguments.get("target") == "navigation":
-        name = f"导航{name}" if zh else f"navigation {name}"
+    if arguments.get("target") in ("navigation", "call"):
+        lead = {"navigation": ("navigation ", "导航"), "call": ("call ", "通话")}[arguments["target"]][zh]
+        name = lead + name
     if zone != "all":
         name = f"{ZONE_ZH[zone]}{name}" if zh else f"{ZONE_EN[zone]} {name}"
     if arguments["action"] == "change":

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pipeline.frames import Language, ToolResult
 from pipeline.nlg.answers import number
 
-_UNITS_EN = {"Celsius": "degrees", "percent": "percent"}
+_UNITS_EN = {"Celsius": "degrees", "percent": "percent", "mm": "millimeters"}
+_UNITS_ZH = {"Celsius": "度", "degrees": "度", "mm": "毫米"}
 _REFUSED_EN = {
     "forbidden": "I can't do that by voice, for safety.",
     "forbidden_while_moving": "I can't do that while the car is moving.",
+    "needs_headlights": "Those lights may only be on together with the headlights, and these are off.",
     "unsupported": "Sorry, I can't do that in this car.",
     "not_understood": "Sorry, I did not understand that.",
     "wrong_unit": "I can't use that unit here.",
@@ -25,6 +27,7 @@ _REFUSED_EN = {
 _REFUSED_ZH = {
     "forbidden": "为了安全，这个不能用语音操作。",
     "forbidden_while_moving": "行驶中不能这样做。",
+    "needs_headlights": "这个灯只能和近光灯一起打开，现在近光灯关着。",
     "unsupported": "抱歉，这辆车不支持这个功能。",
     "not_understood": "抱歉，我没有听懂。",
     "wrong_unit": "抱歉，这里不能用这个单位。",
@@ -66,11 +69,17 @@ _MISSING = {
     "camera": ("the cameras", "摄像头"),
     "charge_port": ("the charge port", "充电口"),
     "wifi": ("Wi-Fi, apps and videos", "无线网、应用和视频"),
-    "massage": ("seat massage", "座椅按摩"),
-    "fragrance": ("fragrance and ambient light", "香氛和氛围灯"),
+    "parking_comfort": ("the parking comfort mode", "驻车舒享模式"),
+    "pedestrian_sound": ("the pedestrian warning sound", "低速提示音"),
+    "fragrance": ("fragrance and air purification", "香氛和空气净化"),
     "sunroof_position": ("a position of the sunroof between open and closed", "天窗开到一半"),
     "door": ("opening a door", "开车门"),
-    "screen": ("the screen", "操作屏幕"),
+    "screen": ("the screen's pages", "操作屏幕的页面"),
+    "massage_kind": ("a kind of massage", "按摩模式"),
+    "ambient_effect": ("that effect of the ambient light", "氛围灯的这个效果"),
+    "light_automatic": ("an automatic mode of the lights", "车灯自动模式"),
+    "air_directions": ("two directions of the air at once", "同时吹两个方向"),
+    "seat_position": ("a seat position by amount, by memory or in the rear", "按数值、记忆或在后排调座椅位置"),
 }
 """What the rules call a thing that the car lacks, in English and Mandarin."""
 
@@ -83,7 +92,7 @@ def say_refusal(result: ToolResult, language: Language) -> str:
     if reason == "out_of_range" and detail.get("min") is not None:
         low, high, unit = number(detail["min"]), number(detail["max"]), str(detail.get("unit"))
         if zh:
-            return f"超出范围，只能在{low}到{high}{'度' if unit == 'Celsius' else '%'}之间。"
+            return f"超出范围，只能在{low}到{high}{_UNITS_ZH.get(unit, '%')}之间。"
         return f"That is out of range: I can go from {low} to {high} {_UNITS_EN.get(unit, unit)}."
     if reason == "out_of_range":
         return "超出范围，不能这样设置。" if zh else "That is out of range."

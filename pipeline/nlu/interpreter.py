@@ -34,6 +34,11 @@ COMFORT = frozenset(
         "set_recirculation",
         "set_wipers",
         "set_interior_light",
+        "set_seat_massage",
+        "set_ambient_light",
+        "set_reading_light",
+        "set_climate_mode",
+        "set_air_direction",
         "set_volume",
         "control_media",
     ]

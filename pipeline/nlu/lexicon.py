@@ -21,6 +21,27 @@ from pipeline.vehicle.places import Places
 
 FUZZY_GROUPS = ("device", "ask", "place", "kind", "feel", "forbid", "music", "unsupported", "option")
 """Groups whose English phrases are also looked for by sound."""
+SPELT_ONLY = frozenset(
+    f"device.{name}"
+    for name in (
+        "rapid_cooling",
+        "rapid_heating",
+        "climate_auto",
+        "climate_eco",
+        "natural_wind",
+        "air_face",
+        "air_feet",
+        "air_windscreen",
+        "high_beam",
+        "position_light",
+        "shuffle",
+        "repeat",
+        "favourites",
+        "add_favourite",
+        "seat_position",
+    )
+)
+"""Things that are not looked for by sound: their words sound like common ones ("repeating", 阳光)."""
 FUZZY_LIKENESS = 0.78
 FUZZY_LETTERS = 6
 LONGEST_PHRASE_WORDS = 8
@@ -73,7 +94,11 @@ class Lexicon:
                 self._chinese[key].append((words, tag))
             return
         self._english[words].add(tag)
-        if tag.split(".", maxsplit=1)[0] in FUZZY_GROUPS and sum(map(len, words)) >= FUZZY_LETTERS:
+        if (
+            tag.split(".", maxsplit=1)[0] in FUZZY_GROUPS
+            and tag not in SPELT_ONLY
+            and sum(map(len, words)) >= FUZZY_LETTERS
+        ):
             self._fuzzy.append((words, tag))
 
     def find(self, tokens: Sequence[Token]) -> list[Match]:
@@ -122,7 +147,7 @@ class Lexicon:
                 end = start + len(phrase)
                 if end > len(words):
                     continue
-                if words[start:end] != phrase and not numeral.isdisjoint(range(start, end)):
+                if words[start:end] != phrase and (tag in SPELT_ONLY or not numeral.isdisjoint(range(start, end))):
                     continue
                 loose = not tag.startswith(("verb.", "mark."))
                 cost = self._chinese_cost(words[start:end], phrase, 0.3 if loose else 0.2)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.vehicle.places import Place
 from pipeline.vehicle.signals import SignalAccess, Value
+from pipeline.vehicle.writes import SEATS_OF
 
 CABIN = "Vehicle.Cabin."
 Answer = tuple[str | None, Any, dict[str, Any]]
@@ -37,16 +38,11 @@ _PER_SEAT = {
     "doors": CABIN + "Door.{row}.{side}Side.IsOpen",
     "locks": CABIN + "Door.{row}.{side}Side.IsLocked",
     "seat_heating": CABIN + "Seat.{row}.{side}Side.HeatingCooling",
+    "seat_massage": CABIN + "Seat.{row}.{side}Side.Massage.Level",
+    "ambient_light": CABIN + "Light.AmbientLight.{row}.{side}Side.IsLightOn",
 }
-_SEATS = {
-    "driver": [("Row1", "Driver")],
-    "passenger": [("Row1", "Passenger")],
-    "rear_left": [("Row2", "Driver")],
-    "rear_right": [("Row2", "Passenger")],
-    "front": [("Row1", "Driver"), ("Row1", "Passenger")],
-    "rear": [("Row2", "Driver"), ("Row2", "Passenger")],
-}
-_ALL_SEATS = [*_SEATS["front"], *_SEATS["rear"]]
+EXTERIOR = ("Beam.Low", "Beam.High", "Fog.Front", "Fog.Rear")
+"""Lights outside, in the order in which an answer names them."""
 
 
 def answer(
@@ -67,10 +63,12 @@ def answer(
         sides = [(row, side) for row in ("Row1", "Row2") for side in ("Left", "Right")]
         paths = [f"Vehicle.Chassis.Axle.{row}.Wheel.{side}.Tire.Pressure" for row, side in sides]
         return _several(access, paths)
+    if item == "exterior_lights":
+        return _several(access, [f"Vehicle.Body.Lights.{light}.IsOn" for light in EXTERIOR])
     if item == "defrost":
         return _several(access, [f"{CABIN}HVAC.Is{area}DefrosterActive" for area in ("Front", "Rear")])
     if item in _PER_SEAT:
-        seats = _SEATS.get(zone, _ALL_SEATS)
+        seats = SEATS_OF.get(zone, SEATS_OF["all"])
         return _several(access, [_PER_SEAT[item].format(row=row, side=side) for row, side in seats])
     path = _DIRECT[item]
     return path, access.read(path), {}

@@ -26,6 +26,11 @@ VSS's.
 
 CLIMATE_ZONES = ["all", "front", "driver", "passenger", "rear", "rear_left", "rear_right"]
 SEAT_ZONES = ["front", "driver", "passenger", "rear", "rear_left", "rear_right", "all"]
+EXTERIOR_LIGHTS = ["high_beam", "fog", "front_fog", "rear_fog", "position"]
+"""The low beam is a tool of its own. `fog`: the front ones to switch on, both to switch off."""
+CLIMATE_MODES = ["auto", "eco", "rapid_cooling", "rapid_heating", "swing", "natural"]
+COLORS = ["white", "red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink"]
+SEAT_MOVES = ["forward", "back", "up", "down", "recline", "upright"]
 QUESTIONS = [
     "speed",
     "battery",
@@ -54,6 +59,9 @@ QUESTIONS = [
     "media",
     "gear",
     "location",
+    "seat_massage",
+    "ambient_light",
+    "exterior_lights",
 ]
 REFUSALS = [
     "forbidden",
@@ -106,8 +114,11 @@ BY_ACTION: dict[str, dict[str, dict[str, Any]]] = {
     "set_seat_heating": _either(_amount("percent", "percent_change"), zone=_enum(SEAT_ZONES)),
     "set_seat_ventilation": _either(_amount("percent", "percent_change"), zone=_enum(SEAT_ZONES)),
     "set_steering_wheel_heating": _either(_amount("percent", "percent_change")),
-    "set_volume": _either(_amount("percent", "percent_change"), target=_enum(["media", "navigation"])),
+    "set_volume": _either(_amount("percent", "percent_change"), target=_enum(["media", "navigation", "call"])),
     "set_brightness": _either(_amount("brightness", "percent_change")),
+    "set_seat_massage": _either(_amount("percent", "percent_change"), zone=_enum(SEAT_ZONES)),
+    "set_ambient_light": _either(_amount("percent", "percent_change"), zone=_enum(CLIMATE_ZONES)),
+    "set_reading_light": _either(_amount("percent", "percent_change"), zone=_enum(SEAT_ZONES)),
 }
 """Tools whose call says "set" or "change": one schema for each, so that a refusal names the right range."""
 
@@ -121,7 +132,23 @@ SIMPLE: dict[str, dict[str, Any]] = {
     "set_wipers": _object(mode=_enum(["off", "interval", "slow", "medium", "fast"])),
     "set_door_locks": _object(locked=_switch(), zone=_enum(SEAT_ZONES)),
     "set_trunk": _object(open=_switch()),
-    "control_media": _object(action=_enum(["play", "stop", "next", "previous", "fast_forward", "rewind"])),
+    "control_media": _object(
+        action=_enum(
+            [
+                "play",
+                "stop",
+                "next",
+                "previous",
+                "fast_forward",
+                "rewind",
+                "shuffle",
+                "repeat",
+                "in_order",
+                "add_favourite",
+                "play_favourites",
+            ]
+        )
+    ),
     "play_media": _object(query={"type": "string", "minLength": 1, "maxLength": 80}),
     "set_media_source": _object(source=_enum(["FM", "AM", "DAB", "USB", "BLUETOOTH", "AUX", "CD", "INTERNET"])),
     "restore_volume": _object(target=_enum(["media"])),
@@ -142,6 +169,12 @@ SIMPLE: dict[str, dict[str, Any]] = {
     "cancel_navigation": _object(),
     "ask_distance": _object(place={"type": "string", "minLength": 1, "maxLength": 80}),
     "ask_vehicle": _object(item=_enum(QUESTIONS), zone=_enum(["any", *SEAT_ZONES])),
+    "set_exterior_light": _object(which=_enum(EXTERIOR_LIGHTS), on=_switch()),
+    "set_ambient_color": _object(color=_enum(COLORS)),
+    "set_climate_mode": _object(mode=_enum(CLIMATE_MODES), on=_switch()),
+    "set_air_direction": _object(direction=_enum(["windscreen", "face", "feet"]), zone=_enum(CLIMATE_ZONES)),
+    "set_screen": _object(on=_switch()),
+    "set_seat_position": _object(move=_enum(SEAT_MOVES), zone=_enum(["driver", "passenger"])),
     "refuse": _object(reason=_enum(REFUSALS), what={"type": "string", "maxLength": 80}),
 }
 

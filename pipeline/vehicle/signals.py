@@ -1,9 +1,11 @@
 """The car's signals: an embedded COVESA VSS 6.0 subset, who may write what, and writes that can be taken back.
 
-`signals.json` holds exact VSS paths, types, units and ranges. Only a leaf with a "write" entry may ever be written: an
-allow-list by exact path. That entry also holds Cockpit's own, tighter limits where VSS leaves a value open:
-temperature 16..30 Celsius, screen brightness from 10 %, steering-wheel heating never cooling, low beam never off,
-doors unlocked and boot opened only at standstill (`stationary_unless`: the one value allowed while moving).
+`signals.json` holds exact VSS paths, types, units and ranges, `overlay.json` leaves that VSS has not. Only a leaf with
+a "write" entry may ever be written: an allow-list by exact path. That entry also holds Cockpit's own, tighter limits
+where VSS leaves a value open: temperature 16..30 Celsius, screen brightness from 10 %, steering-wheel heating never
+cooling, low beam and position lights never off, doors unlocked and boot opened only at standstill (`stationary_unless`:
+the one value allowed while moving), seats moved only at standstill (`stationary`), high beam and fog lights only beside
+the lights that UN R48 has them go with (`on_needs`: one of these must be on).
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ class Signal:
     initial: Value
     writable: bool
     stationary_unless: Value | None
+    stationary: bool = False
+    on_needs: tuple[str, ...] = ()
 
 
 class SignalBackend(Protocol):
@@ -68,9 +72,11 @@ class SignalBackend(Protocol):
 
 
 def load_signals(file: Path | None = None) -> dict[str, Signal]:
-    """Every known leaf by path."""
-    raw = json.loads((file or Path(__file__).with_name("signals.json")).read_text(encoding="utf-8"))
-    return {entry["path"]: _signal(entry) for entry in raw["signals"]}
+    """Every known leaf by path: those of `file`, or VSS's and the overlay's."""
+    here = Path(__file__)
+    files = [file] if file else [here.with_name("signals.json"), here.with_name("overlay.json")]
+    entries = [entry for each in files for entry in json.loads(each.read_text(encoding="utf-8"))["signals"]]
+    return {entry["path"]: _signal(entry) for entry in entries}
 
 
 def _signal(entry: dict[str, Any]) -> Signal:
@@ -88,6 +94,8 @@ def _signal(entry: dict[str, Any]) -> Signal:
         initial=entry["initial"],
         writable=write is not None and entry["kind"] == "actuator",
         stationary_unless=own.get("stationary_unless"),
+        stationary=own.get("stationary", False),
+        on_needs=tuple(own.get("on_needs", ())),
     )
 
 
@@ -165,7 +173,7 @@ class SignalAccess:
 
     def check(self, path: str, value: object) -> Value:
         """The value in the leaf's own type. Raises SignalError("forbidden" | "wrong_type" | "out_of_range" |
-        "forbidden_while_moving").
+        "forbidden_while_moving" | "needs_headlights").
         """
         signal = self.signals.get(path)
         if signal is None or not signal.writable:
@@ -179,8 +187,11 @@ class SignalAccess:
                 raise SignalError(
                     "out_of_range", path, {"min": low, "max": high, "unit": signal.unit, "asked": checked}
                 )
-        if signal.stationary_unless is not None and checked != signal.stationary_unless and self.moving():
+        held = signal.stationary or (signal.stationary_unless is not None and checked != signal.stationary_unless)
+        if held and self.moving():
             raise SignalError("forbidden_while_moving", path)
+        if signal.on_needs and checked and not any(self.backend.read(other) is True for other in signal.on_needs):
+            raise SignalError("needs_headlights", path)
         return checked
 
     def moving(self) -> bool:

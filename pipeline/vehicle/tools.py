@@ -14,6 +14,7 @@ from pipeline.vehicle.places import Place, Places, distance_km
 from pipeline.vehicle.queries import answer
 from pipeline.vehicle.schemas import BY_ACTION, LIMITS, fault_of
 from pipeline.vehicle.signals import SignalAccess, SignalError, Value
+from pipeline.vehicle.writes import FURTHER, SEATS_OF
 
 CABIN = "Vehicle.Cabin."
 MEDIA = CABIN + "Infotainment.Media."
@@ -22,15 +23,7 @@ READ_BACK_TOLERANCE = 0.01
 KEPT_SHOWN = 128
 """Places that can be named by key: more than ten turns name."""
 
-_ROWS = {
-    "driver": [("Row1", "Driver")],
-    "passenger": [("Row1", "Passenger")],
-    "front": [("Row1", "Driver"), ("Row1", "Passenger")],
-    "rear_left": [("Row2", "Driver")],
-    "rear_right": [("Row2", "Passenger")],
-    "rear": [("Row2", "Driver"), ("Row2", "Passenger")],
-    "all": [("Row1", "Driver"), ("Row1", "Passenger"), ("Row2", "Driver"), ("Row2", "Passenger")],
-}
+_ROWS = SEATS_OF
 """Seats of a zone. VSS names sides by the driver; `left` means the driver's side of a left-hand-drive car."""
 
 _LEVEL_PATHS = {
@@ -40,6 +33,9 @@ _LEVEL_PATHS = {
     "set_seat_heating": "Vehicle.Cabin.Seat.{row}.{side}Side.HeatingCooling",
     "set_seat_ventilation": "Vehicle.Cabin.Seat.{row}.{side}Side.HeatingCooling",
     "set_door_locks": "Vehicle.Cabin.Door.{row}.{side}Side.IsLocked",
+    "set_seat_massage": "Vehicle.Cabin.Seat.{row}.{side}Side.Massage.Level",
+    "set_ambient_light": "Vehicle.Cabin.Light.AmbientLight.{row}.{side}Side.Intensity",
+    "set_reading_light": "Vehicle.Cabin.Light.Spotlight.{row}.{side}Side.Intensity",
 }
 _SINGLE_PATHS = {
     "set_sunshade": CABIN + "Sunroof.Shade.Position",
@@ -50,6 +46,7 @@ _SINGLE_PATHS = {
     "set_interior_light": CABIN + "Light.IsDomeOn",
     "set_headlights": "Vehicle.Body.Lights.Beam.Low.IsOn",
     "set_trunk": "Vehicle.Body.Trunk.Rear.IsOpen",
+    "set_screen": CABIN + "Infotainment.HMI.IsScreenOn",
 }
 _SUNROOF = {"open": "ONE_SHOT_OPEN", "closed": "ONE_SHOT_CLOSE", "tilted": "TILT_UP"}
 _MEDIA_ACTIONS = {
@@ -60,6 +57,8 @@ _MEDIA_ACTIONS = {
     "fast_forward": "FAST_FORWARD",
     "rewind": "FAST_BACKWARD",
 }
+_VOLUMES = {"media": MEDIA, "navigation": NAVIGATION, "call": CABIN + "Infotainment.Phone."}
+_REFUSED = ("forbidden", "forbidden_while_moving", "needs_headlights", "out_of_range", "wrong_type")
 _BOOLEAN_ARGUMENT = {"set_door_locks": "locked", "set_trunk": "open"}
 
 
@@ -95,11 +94,7 @@ class Toolbox:
         try:
             return self._run(call, turn_id)
         except SignalError as error:
-            status = (
-                "refused"
-                if error.reason in ("forbidden", "forbidden_while_moving", "out_of_range", "wrong_type")
-                else "failed"
-            )
+            status = "refused" if error.reason in _REFUSED else "failed"
             detail = {**self._limits(call), **error.detail}
             return ToolResult(call, status, error.path, None, error.reason, detail)  # type: ignore[arg-type]
 
@@ -154,8 +149,13 @@ class Toolbox:
     def _wanted(self, call: ToolCall) -> list[tuple[str, Value]]:
         """The writes of a call: values of relative calls resolved against a fresh read."""
         name, arguments = call.name, call.arguments
+        if name in ("set_ambient_light", "set_reading_light"):
+            return [write for path in _zone_paths(name, arguments["zone"]) for write in self._dimmed(call, path)]
         if name in BY_ACTION:
             return [(path, self._level(name, arguments, path)) for path in self._level_paths(name, arguments)]
+        listed = name != "control_media" or arguments["action"] not in _MEDIA_ACTIONS
+        if name in FURTHER and listed:
+            return FURTHER[name](self.access, arguments)
         if name == "set_door_locks":
             return [(path, arguments["locked"]) for path in _zone_paths(name, arguments["zone"])]
         if name in _SINGLE_PATHS:
@@ -181,10 +181,19 @@ class Toolbox:
 
     def _level_paths(self, name: str, arguments: dict[str, Any]) -> list[str]:
         if name == "set_volume":
-            return [(MEDIA if arguments["target"] == "media" else NAVIGATION) + "Volume"]
+            return [_VOLUMES[arguments["target"]] + "Volume"]
         if name in _SINGLE_PATHS:
             return [_SINGLE_PATHS[name]]
         return _zone_paths(name, arguments["zone"])
+
+    def _dimmed(self, call: ToolCall, path: str) -> list[tuple[str, Value]]:
+        """A light of several levels: its brightness and that it is on, or that it is off."""
+        switch = path.removesuffix("Intensity") + "IsLightOn"
+        arguments = dict(call.arguments)
+        if arguments["action"] == "change" and not self.access.read(switch):
+            arguments["action"] = "set"  # what is off has no brightness to add to
+        value = self._level(call.name, arguments, path)
+        return [(path, value), (switch, True)] if value else [(switch, False)]
 
     def _level(self, name: str, arguments: dict[str, Any], path: str) -> float:
         sign = -1.0 if name == "set_seat_ventilation" else 1.0

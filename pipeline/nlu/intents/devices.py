@@ -9,13 +9,15 @@ from typing import Any
 
 from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
-from pipeline.nlu.slots import Amount, amount_of, seat_zone
+from pipeline.nlu.slots import Amount, seat_zone
 
 STEP = {"set_temperature": 2.0, "set_fan": 20.0, "set_volume": 10.0, "set_brightness": 20.0}
 DEFAULT_STEP = 25.0
-ON_VALUE = {"set_fan": 40.0, "set_seat_heating": 50.0, "set_seat_ventilation": 50.0, "set_steering_wheel_heating": 50.0}
+ON_VALUE = {"set_fan": 40.0, "set_seat_heating": 50.0, "set_seat_ventilation": 50.0, "set_seat_massage": 50.0,
+            "set_steering_wheel_heating": 50.0}  # fmt: skip
 """What "on" means for a thing with levels, in percent."""
-LEVELS = {"set_fan": 5, "set_seat_heating": 3, "set_seat_ventilation": 3, "set_steering_wheel_heating": 3}
+LEVELS = {"set_fan": 5, "set_seat_heating": 3, "set_seat_ventilation": 3, "set_seat_massage": 3,
+          "set_steering_wheel_heating": 3}  # fmt: skip
 """How many levels people count for a thing VSS holds in percent; a level beyond them lands beyond 100 % and is
 refused.
 """
@@ -113,10 +115,11 @@ def temperature_calls(evidence: Evidence, amount: Amount) -> list[CallCandidate]
 
 def _fan(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
     zone = seat_zone(evidence, "all")
-    return _levelled("set_fan", evidence, amount, zone=zone)
+    return levelled("set_fan", evidence, amount, zone=zone)
 
 
-def _levelled(name: str, evidence: Evidence, amount: Amount, **common: Any) -> list[CallCandidate]:
+def levelled(name: str, evidence: Evidence, amount: Amount, **common: Any) -> list[CallCandidate]:
+    """Calls of a thing that has levels and is also switched on and off."""
     is_on = switched(evidence)
     if is_on is False and amount.value is None:
         return only(make_call(name, **common, action="set", value=0.0))
@@ -195,7 +198,9 @@ def _sunroof(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
     return []
 
 
-def _switch(name: str) -> Callable[[Evidence, Amount], list[CallCandidate]]:
+def switch(name: str) -> Callable[[Evidence, Amount], list[CallCandidate]]:
+    """The rule of a thing that is on or off."""
+
     def calls(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
         is_on = switched(evidence)
         if is_on is None and name == "set_recirculation":
@@ -221,7 +226,7 @@ def _ac(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
         return temperature_calls(evidence, amount)
     if amount.value is not None or amount.word in ("little", "lot"):
         return temperature_calls(evidence, amount)
-    return _switch("set_air_conditioning")(evidence, amount)
+    return switch("set_air_conditioning")(evidence, amount)
 
 
 def _defrost(area: str) -> Callable[[Evidence, Amount], list[CallCandidate]]:
@@ -237,6 +242,11 @@ def _defrost(area: str) -> Callable[[Evidence, Amount], list[CallCandidate]]:
 
 def _volume(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
     return _volume_of("media", evidence, amount)
+
+
+def _call_volume(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
+    calls = _volume_of("call", evidence, amount)
+    return calls if all(found.call.name == "set_volume" for found in calls) else []
 
 
 def _volume_of(target: str, evidence: Evidence, amount: Amount) -> list[CallCandidate]:
@@ -302,7 +312,7 @@ _DROP = re.compile(r"\b(?:drop|dump|scrap|forget|ditch)\b")
 
 
 def _light(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
-    return _switch("set_interior_light")(evidence, amount)
+    return switch("set_interior_light")(evidence, amount)
 
 
 def _wipers(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
@@ -345,27 +355,23 @@ def _trunk(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
 
 def _seat(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
     name = "set_seat_ventilation" if evidence.has("verb.cooler") else "set_seat_heating"
-    return _levelled(name, evidence, amount, zone=seat_zone(evidence, "driver"))
+    return levelled(name, evidence, amount, zone=seat_zone(evidence, "driver"))
 
 
 def _seat_tool(name: str) -> Callable[[Evidence, Amount], list[CallCandidate]]:
-    return lambda evidence, amount: _levelled(name, evidence, amount, zone=seat_zone(evidence, "driver"))
-
-
-def _brightness(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
-    calls = level_calls("set_brightness", evidence, amount)
-    return calls or (only(refusal("unsupported", "screen")) if evidence.names("verb") else [])
+    return lambda evidence, amount: levelled(name, evidence, amount, zone=seat_zone(evidence, "driver"))
 
 
 DEVICES: list[tuple[str, Callable[[Evidence, Amount], list[CallCandidate]]]] = [
+    ("call_volume", _call_volume),
     ("rear_defrost", _defrost("rear")),
     ("front_defrost", _defrost("front")),
     ("defrost", _defrost("any")),
     ("seat_heating", _seat_tool("set_seat_heating")),
     ("seat_ventilation", _seat_tool("set_seat_ventilation")),
-    ("wheel_heating", lambda e, a: _levelled("set_steering_wheel_heating", e, a)),
+    ("wheel_heating", lambda e, a: levelled("set_steering_wheel_heating", e, a)),
     ("seat", _seat),
-    ("recirculation", _switch("set_recirculation")),
+    ("recirculation", switch("set_recirculation")),
     ("fresh_air", lambda e, a: only(make_call("set_recirculation", on=switched(e) is False))),
     ("nav_voice", _navigation_voice),
     ("sunshade", lambda e, a: _opening("set_sunshade", e, a)),
@@ -374,10 +380,9 @@ DEVICES: list[tuple[str, Callable[[Evidence, Amount], list[CallCandidate]]]] = [
     ("trunk", _trunk),
     ("door", lock_calls),
     ("dome_light", _light),
-    ("headlight", _switch("set_headlights")),
+    ("headlight", switch("set_headlights")),
     ("light", _light),
     ("wiper", _wipers),
-    ("screen", _brightness),
     ("fan", _fan),
     ("temperature", temperature_calls),
     ("ac", _ac),
@@ -385,26 +390,4 @@ DEVICES: list[tuple[str, Callable[[Evidence, Amount], list[CallCandidate]]]] = [
     ("volume", _volume),
     ("media", _media_device),
 ]
-"""From the most telling word to the least: the first that yields a call decides."""
-
-
-def device_calls(evidence: Evidence, is_question: bool) -> list[CallCandidate]:
-    """Calls of the most telling device named; none for a question."""
-    if is_question:
-        return []
-    heard = set(evidence.names("device"))
-    if not heard:
-        return []
-    if "nav" in heard and "volume" in heard:
-        heard = {"nav_voice"}
-    if "temperature" in heard and "seat" in heard:
-        heard = {"seat"}
-    amount = amount_of(evidence)
-    if "seat" in heard and amount.unit in ("celsius", "fahrenheit"):
-        heard = {"temperature"}
-    for name, rule in DEVICES:
-        if name in heard:
-            calls = rule(evidence, amount)
-            if calls:
-                return calls
-    return []
+"""From the most telling word to the least."""

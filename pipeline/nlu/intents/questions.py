@@ -106,6 +106,14 @@ _DEVICE_TO_ITEM = {
     "media": "media",
     "nav": "destination",
     "temperature": "inside_temperature",
+    "seat_massage": "seat_massage",
+    "ambient_light": "ambient_light",
+    "headlight": "exterior_lights",
+    "high_beam": "exterior_lights",
+    "fog_light": "exterior_lights",
+    "front_fog": "exterior_lights",
+    "rear_fog": "exterior_lights",
+    "reading_light": "lights",
 }
 
 
@@ -240,7 +248,7 @@ def _imperative(evidence: Evidence, text: str) -> bool:
 
 
 def _zone(evidence: Evidence, item: str) -> str:
-    if item not in ("windows", "doors", "locks", "seat_heating", "fan", "set_temperature"):
+    if item not in ("windows", "doors", "locks", "seat_heating", "seat_massage", "fan", "set_temperature"):
         return "any"
     return seat_zone(evidence, "any")
 

@@ -8,10 +8,9 @@ import re
 
 from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
+from pipeline.nlu.intents.device_table import DEVICE_RULES, device_calls
 from pipeline.nlu.intents.devices import (
-    DEVICES,
     CallCandidate,
-    device_calls,
     direction_of,
     lock_calls,
     make_call,
@@ -20,6 +19,7 @@ from pipeline.nlu.intents.devices import (
     switched,
     temperature_calls,
 )
+from pipeline.nlu.intents.further_devices import eco_mode, player_list, seat_move
 from pipeline.nlu.intents.implied import feeling_calls
 from pipeline.nlu.intents.navigation_media import media_call, navigation_call, trip_there
 from pipeline.nlu.intents.questions import asked, asked_further
@@ -68,7 +68,10 @@ def _supported(evidence: Evidence, last_call: ToolCall | None, lexicon: Lexicon 
         return only(question.call)
     forbidden = _forbidden(evidence)
     if forbidden is not None and not question.is_question:
-        return only(forbidden)
+        return only((seat_move(evidence) if forbidden.arguments["what"] == "seat_position" else None) or forbidden)
+    eco = None if question.is_question or _declined(evidence) else eco_mode(evidence)
+    if eco is not None:
+        return only(eco)
     if _declined(evidence):
         return only(refusal("declined", evidence.text.strip()))
     if _to_be_told(evidence) and not question.is_question:
@@ -79,7 +82,7 @@ def _supported(evidence: Evidence, last_call: ToolCall | None, lexicon: Lexicon 
     unsupported = evidence.names("unsupported")
     if unsupported and not (evidence.of("device") and not question.is_question):
         return only(refusal("unsupported", unsupported[0]))
-    media = media_call(evidence, lexicon)
+    media = player_list(evidence) or media_call(evidence, lexicon)
     if media is not None and not question.is_question:
         return only(media)
     wished = evidence.of("music") and (evidence.has("verb.set") or _WISH.search(evidence.text))
@@ -145,6 +148,8 @@ def _forbidden(evidence: Evidence) -> ToolCall | None:
             continue
         if weak and (evidence.of("device") or evidence.of("place") or evidence.of("kind")):
             continue
+        if name == "suspension" and _CLIMATE.search(evidence.text):  # the eco mode of the air conditioning
+            continue
         on_the_way = (evidence.of("place") or evidence.of("kind")) and evidence.has("verb.go")
         if on_the_way and name not in ("gear", "parking_brake", "engine", "assistance"):
             continue
@@ -176,6 +181,7 @@ def _declined(evidence: Evidence) -> bool:
     return bool(negations) and object_said and (bool(after) or not evidence.of("verb"))
 
 
+_CLIMATE = re.compile(r"空调|\b(?:climate|ac|air con\w*)\b", re.IGNORECASE)
 _ARTICLES = frozenset(("the", "a", "an", "my", "our", "your"))
 
 
@@ -211,7 +217,7 @@ def _follow_up(evidence: Evidence, last_call: ToolCall | None) -> list[CallCandi
     said = direction_of(evidence) or switched(evidence) is not None or amount.value is not None or sound
     if not said and amount.word not in ("little", "max", "min") and not evidence.has("verb.lock", "verb.unlock"):
         return []
-    calls = [_at_place_of(last_call, evidence, candidate) for candidate in dict(DEVICES)[named](evidence, amount)]
+    calls = [_at_place_of(last_call, evidence, candidate) for candidate in dict(DEVICE_RULES)[named](evidence, amount)]
     return [_further(last_call, evidence, candidate) for candidate in calls]
 
 
@@ -330,6 +336,12 @@ _DEVICE_OF_TOOL = {
     "set_navigation_voice": "nav_voice",
     "set_media_source": "media",
     "restore_volume": "volume",
+    "set_seat_massage": "seat_massage",
+    "set_ambient_light": "ambient_light",
+    "set_ambient_color": "ambient_light",
+    "set_reading_light": "reading_light",
+    "set_screen": "screen",
+    "set_seat_position": "seat_position",
 }
 _THERMAL = frozenset(("temperature", "seat_heating", "seat_ventilation", "wheel_heating", "ac"))
 """Devices that can get warmer or cooler; after another one that wish is about the air at the same place."""
@@ -350,6 +362,8 @@ _DEVICE_OF_QUESTION = {
     "lights": "light",
     "wipers": "wiper",
     "trunk": "trunk",
+    "seat_massage": "seat_massage",
+    "ambient_light": "ambient_light",
 }
 """What "it" means after a question: "is the sunroof open? close it"."""
 
@@ -364,11 +378,29 @@ def kept_in_mind(call: ToolCall) -> bool:
 def _device_for(last_call: ToolCall) -> str | None:
     if last_call.arguments.get("target") == "navigation":
         return "nav_voice"
+    if last_call.arguments.get("target") == "call":
+        return "call_volume"
     if last_call.name == "ask_vehicle":
         return _DEVICE_OF_QUESTION.get(last_call.arguments["item"])
+    if last_call.name in ("set_exterior_light", "set_climate_mode"):
+        return _ONE_OF_SEVERAL[last_call.arguments.get("which") or last_call.arguments["mode"]]
     return _DEVICE_OF_TOOL.get(last_call.name)
 
 
+_ONE_OF_SEVERAL = {
+    "high_beam": "high_beam",
+    "fog": "fog_light",
+    "front_fog": "front_fog",
+    "rear_fog": "rear_fog",
+    "position": "position_light",
+    "auto": "climate_auto",
+    "eco": "climate_eco",
+    "rapid_cooling": "rapid_cooling",
+    "rapid_heating": "rapid_heating",
+    "swing": "swing",
+    "natural": "natural_wind",
+}
+"""Lights outside and climate modes: what "it" means after one of them."""
 _PLACE_ARGUMENTS = ("zone", "area", "target")
 
 

@@ -40,6 +40,8 @@ REFUSING = ("forbidden", "unsupported", "delayed", "condition")
 _NO_SENSE = ("unsupported", "not_understood", "none_talk")
 _NEVER = ("forbidden", "schema", "number", "empty", "correction")
 """Faults of a program that no yes mends."""
+_SCOPES = ("statement", "hypothetical", "delayed", "condition", "taken_back", "forbidden", "how_to")
+"""Reasons that hold whatever the thing is that a sentence speaks of."""
 _NO_QUESTION = ("how_to", "hypothetical", "condition")
 """What rules may take for a question about the car's state."""
 
@@ -95,7 +97,7 @@ class _Ruled:
 
     @property
     def writes(self) -> bool:
-        return any(call.name != "refuse" and call.name not in READS for call in self.calls)
+        return any(map(_writes, self.calls))
 
     @property
     def decided(self) -> bool:
@@ -104,16 +106,22 @@ class _Ruled:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Decides. same_place: whether a name in the sentence is the place that a call names (by key)."""
+    """Decides. same_place: whether a name in the sentence is the place that a call names (by key). learned: the tools
+    that the model was trained for, None for all: of another one (an OEM's, or one newer than the adapter) it can tell
+    the scope of a sentence alone.
+    """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
     same_place: Callable[[str, str], bool] = lambda said, key: said == key
+    learned: frozenset[str] | None = None
 
     def decide(self, program: Program, parse: Parse, last_call: ToolCall | None) -> Decision:
         """What the turn does. A reading of the rules that may have missed the sentence's scope is not acted on."""
         ruled, sure = _Ruled(tuple(clause.call for clause in parse.clauses)), program.reason_confidence
         if any(map(_wrong_unit, ruled.calls)):
             return Decision("rules", sure)  # whose reply names the unit
+        if self.learned is not None and any(call.name not in self.learned for call in ruled.calls if _writes(call)):
+            return self._unlearned(program, parse, ruled)
         decision = self._decide(program, parse, ruled, last_call)
         done = decision.calls if decision.kind == "program" else ruled.calls
         player = bool(done) and all(call.name == "control_media" for call in done)
@@ -140,6 +148,17 @@ class Judge:
             kept = only_corrected(parse.whole.text) and correction_kept(ruled.calls, parse.whole)
             return decision if kept else Decision("ask", sure, fault="scope")
         return decision
+
+    def _unlearned(self, program: Program, parse: Parse, ruled: _Ruled) -> Decision:
+        """What the rules read of a tool that the model does not know."""
+        sure = program.reason_confidence
+        if program.reason in _SCOPES and sure >= self.thresholds.refuse:
+            return Decision("nothing", sure, reason=program.reason, what=program.what)
+        if may_turn(parse.whole.text):
+            return Decision("ask", sure, fault="scope")
+        return (
+            Decision("ask", sure, fault="left out") if leaves_out(ruled.calls, parse.whole) else Decision("rules", sure)
+        )
 
     def _doubt(self, program: Program, parse: Parse, ruled: _Ruled, last_call: ToolCall | None) -> str:
         """Why what the rules alone read is asked about first: half of the sentence is left out, the model reads another
@@ -232,6 +251,10 @@ class Judge:
             elif value != other:
                 return False
         return True
+
+
+def _writes(call: ToolCall) -> bool:
+    return call.name != "refuse" and call.name not in READS
 
 
 def _targets(calls: Sequence[ToolCall]) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -26,18 +26,30 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "set_seat_heating": ("device.seat_heating", "device.seat", "feel.cold_seat"),
     "set_seat_ventilation": ("device.seat_ventilation", "device.seat"),
     "set_steering_wheel_heating": ("device.wheel_heating", "feel.cold_hands", "forbid.steering"),
-    "set_interior_light": ("device.dome_light", "device.light", "feel.dark"),
+    "set_interior_light": ("device.dome_light", "device.light", "device.reading_light", "feel.dark"),
     "set_headlights": ("device.headlight",),
     "set_wipers": ("device.wiper", "feel.rain"),
     "set_door_locks": ("device.door", "verb.lock", "verb.unlock"),
     "set_trunk": ("device.trunk",),
     "set_brightness": ("device.screen",),
-    "set_volume": ("device.volume", "device.media", "device.nav_voice", "verb.louder", "verb.quieter", "verb.mute",
-                   "feel"),
+    "set_screen": ("device.screen",),
+    "set_seat_massage": ("device.seat_massage",),
+    "set_ambient_light": ("device.ambient_light",),
+    "set_ambient_color": ("device.ambient_light",),
+    "set_reading_light": ("device.reading_light",),
+    "set_exterior_light": ("device.high_beam", "device.fog_light", "device.front_fog", "device.rear_fog",
+                           "device.position_light"),
+    "set_climate_mode": ("device.climate_auto", "device.climate_eco", "device.rapid_cooling", "device.rapid_heating",
+                         "device.swing", "device.natural_wind"),
+    "set_air_direction": ("device.air_feet", "device.air_face", "device.air_windscreen", "device.fan"),
+    "set_seat_position": ("device.seat_position", "device.seat"),
+    "set_volume": ("device.volume", "device.media", "device.nav_voice", "device.call_volume", "verb.louder",
+                   "verb.quieter", "verb.mute", "feel"),
     "restore_volume": ("device.volume", "device.media", "verb.unmute"),
     "set_navigation_voice": ("device.nav_voice", "device.nav", "command.nav_mute"),
     "control_media": ("device.media", "verb.next", "verb.previous", "verb.play", "verb.stop", "verb.rewind",
-                      "verb.fast_forward", "music"),
+                      "verb.fast_forward", "music", "device.shuffle", "device.repeat", "device.favourites",
+                      "device.add_favourite"),
     "play_media": ("verb.play", "device.media", "music"),
     "set_media_source": ("source",),
     "navigate_to": ("verb.go", "device.nav", "place", "kind", "mark.nearest"),
@@ -56,6 +68,14 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "set_headlights": ("device.light",),
     "set_defrost": ("device.window",),
     "cancel_navigation": ("device.nav_voice",),
+    "set_seat_massage": ("device.seat",),
+    "set_ambient_light": ("device.light", "device.screen"),
+    "set_ambient_color": ("device.light",),
+    "set_reading_light": ("device.light", "device.screen", "device.dome_light"),
+    "set_exterior_light": ("device.light", "device.headlight"),
+    "set_climate_mode": ("device.ac", "device.fan", "device.temperature"),
+    "set_air_direction": ("device.ac", "device.window", "device.front_defrost"),
+    "set_air_conditioning": ("device.climate_auto",),
 }
 """Devices that may be named beside a tool's own without another wish ("the driver's seat window")."""
 _HOW: Final = re.compile(
@@ -102,7 +122,10 @@ def _harmless(match: Match, program: Program, whole: Evidence) -> bool:
     if any(call.words is not None and call.words[0] <= low and high <= call.words[1] for call in program.calls):
         return True
     heats = all(call.call.name == "set_steering_wheel_heating" for call in program.calls) and _WARM.search(whole.text)
-    return bool(heats) and {tag for tag in match.tags if tag.startswith("forbid.")} == {"forbid.steering"}
+    about = {tag for tag in match.tags if tag.startswith("forbid.")}
+    if about == {"forbid.suspension"} and all(call.call.name == "set_climate_mode" for call in program.calls):
+        return True  # the eco mode of the air conditioning
+    return bool(heats) and about == {"forbid.steering"}
 
 
 def speaks_of_more(whole: Evidence) -> bool:

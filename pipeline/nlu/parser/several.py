@@ -113,6 +113,8 @@ def _folded(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...] | None:
 
 def same_thing(first: ToolCall, second: ToolCall) -> bool:
     """Whether both set one thing, at a place that is common to both."""
+    if any(first.arguments.get(kind) != second.arguments.get(kind) for kind in ("which", "mode", "move")):
+        return False
     if first.name != second.name:
         return {first.name, second.name} <= _MUSIC
     here, there = (str(call.arguments.get("zone", call.arguments.get("area", ""))) for call in (first, second))

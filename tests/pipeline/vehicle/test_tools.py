@@ -28,7 +28,7 @@ NEVER = [
     "Vehicle.Cabin.IsWindowChildLockEngaged",
     "Vehicle.Body.Hood.IsOpen",
     "Vehicle.Body.Horn.IsActive",
-    "Vehicle.Cabin.Seat.Row1.DriverSide.Position",
+    "Vehicle.Cabin.Seat.Row2.DriverSide.Position",
     "Vehicle.Speed",
 ]
 

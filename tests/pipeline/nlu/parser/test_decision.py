@@ -280,3 +280,29 @@ def test_the_same_sentence_is_read_once_in_a_row(lexicon: Lexicon) -> None:
     decided("warmer")
     decided("warmer", heat(2.0, "change"))  # a follow-up is another sentence
     assert reader.texts == ["open the sunroof", "warmer", "warmer"]
+
+
+MASSAGE = "turn on the seat massage"
+
+
+@pytest.mark.parametrize(
+    ("text", "program", "kind"),
+    [
+        (MASSAGE, no_command("unsupported", "seat massage"), "rules"),
+        (MASSAGE, no_command("none_talk"), "rules"),
+        (MASSAGE, no_command("statement"), "nothing"),
+        (MASSAGE, no_command("delayed"), "nothing"),
+        (MASSAGE + " and open the sunroof except the blind", no_command("unsupported", "seat massage"), "ask"),
+    ],
+)
+def test_of_a_tool_that_it_was_not_trained_for_the_model_tells_the_scope_alone(
+    text: str, program: Program, kind: str, lexicon: Lexicon
+) -> None:
+    judge = Judge(learned=frozenset(("set_sunroof", "set_seat_heating")))
+    assert judge.decide(program, Interpreter(lexicon).parse(text, "en"), None).kind == kind
+
+
+def test_a_tool_that_it_knows_is_the_models_to_refuse(lexicon: Lexicon) -> None:
+    judge = Judge(learned=frozenset(("set_sunroof", "set_seat_massage")))
+    decision = judge.decide(no_command("unsupported"), Interpreter(lexicon).parse(MASSAGE, "en"), None)
+    assert decision.kind == "nothing"
