@@ -17,7 +17,18 @@ _SWITCHES = (
     "wheel",
     "rear_defrost",
     "front_defrost",
+    "massage",
+    "ambient",
+    "fog",
+    "position",
+    "high_beam",
+    "rapid_cooling",
+    "swing",
+    "natural_wind",
+    "screen_power",
 )
+_WANTED = ("massage", "seat_ventilation", "ac")
+"""Said beside others more often than the rest."""
 _OPENERS = ("window", "window", "sunroof", "sunshade", "trunk")
 _LEVELS = ("temperature", "temperature", "fan", "fan", "volume", "brightness", "seat_heating", "seat_ventilation")
 _SEATED = {
@@ -189,9 +200,9 @@ def _part(maker: Maker, *, last: bool) -> _Part:
         return _level(maker)
     if last and draw < 0.6:
         return _ended(maker)
-    name = rng.choice((*_SWITCHES, *_OPENERS))
+    name = rng.choice((*_SWITCHES, *_WANTED, *_OPENERS))
     op = rng.choice(["open", "close"] if name in _OPENERS else ["on", "off"])
-    return _switched(maker, name, op)
+    return _switched(maker, name, "on" if DEVICES[name].ops == ("on",) else op)
 
 
 def _zone(maker: Maker, name: str) -> str:

@@ -53,6 +53,12 @@ _LEVEL = (
 )
 _SEAT = ("on", "on", "on", "off", "off", "set", "set", "up", "down", "up_little", "down_little", "max", "min", "up_by")
 _SWITCH = ("on", "off")
+_LIGHT = ("on", "on", "off", "off", "set", "up", "down", "up_little", "down_little", "max", "half")
+
+
+def _switched(name: str, tool: str, own: str = "", ops: tuple[str, ...] = _SWITCH, **args: Any) -> Device:
+    return Device(name, tool, name, own, args, ops)
+
 
 DEVICES = {
     device.name: device
@@ -169,13 +175,86 @@ DEVICES = {
         ),
         Device("trunk", "set_trunk", "trunk", "own.trunk", ops=("open", "close")),
         Device("wipers", "set_wipers", "wipers", "own.wipers", ops=("on", "off", "fast", "slow", "medium", "interval")),
+        Device(
+            "massage",
+            "set_seat_massage",
+            "seat_massage",
+            "own.massage",
+            ops=_SEAT,
+            default="driver",
+            zones=SEATS,
+            step=25,
+            levels=3,
+            on=50,
+        ),
+        Device(
+            "ambient",
+            "set_ambient_light",
+            "ambient_light",
+            "own.ambient",
+            ops=_LIGHT,
+            default="all",
+            zones=("front", "driver", "passenger", "rear"),
+            step=25,
+            on=50,
+        ),
+        Device(
+            "reading",
+            "set_reading_light",
+            "reading_light",
+            "own.reading",
+            ops=_LIGHT,
+            default="driver",
+            zones=SEATS,
+            step=25,
+            on=50,
+        ),
+        Device(
+            "call_volume",
+            "set_volume",
+            "call_volume",
+            "own.call_volume",
+            {"target": "call"},
+            (*_LEVEL, "half"),
+            step=10,
+            least=0,
+        ),
+        _switched("high_beam", "set_exterior_light", "own.high_beam", which="high_beam"),
+        _switched("fog", "set_exterior_light", which="fog"),
+        _switched("front_fog", "set_exterior_light", which="front_fog"),
+        _switched("rear_fog", "set_exterior_light", which="rear_fog"),
+        _switched("position", "set_exterior_light", ops=("on",), which="position"),
+        _switched("climate_auto", "set_climate_mode", "own.auto", mode="auto"),
+        _switched("climate_eco", "set_climate_mode", "own.eco", mode="eco"),
+        _switched("rapid_cooling", "set_climate_mode", "own.rapid_cooling", mode="rapid_cooling"),
+        _switched("rapid_heating", "set_climate_mode", "own.rapid_heating", mode="rapid_heating"),
+        _switched("swing", "set_climate_mode", "own.swing", mode="swing"),
+        _switched("natural_wind", "set_climate_mode", "own.natural", mode="natural"),
+        _switched("screen_power", "set_screen", "own.screen"),
         Device("doors", "set_door_locks", "doors", "own", ops=("lock", "unlock"), default="all", zones=SEATS),
     )
 }
 
-SWITCHED = ("ac", "recirculation", "dome", "front_defrost", "rear_defrost", "seat_heating", "seat_ventilation", "wheel")
+SWITCHED = (
+    "ac",
+    "recirculation",
+    "dome",
+    "front_defrost",
+    "rear_defrost",
+    "seat_heating",
+    "seat_ventilation",
+    "wheel",
+    "massage",
+    "ambient",
+    "fog",
+    "swing",
+    "rapid_cooling",
+    "screen_power",
+)
 """Things that "turn on A and B" may join."""
 OPENED = ("window", "sunroof", "sunshade", "trunk")
+COLORS = ("white", "red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink")
+SEAT_MOVES = ("forward", "back", "up", "down", "recline", "upright")
 FRACTIONS = {"half": 50.0, "quarter": 25.0, "third": 33.0, "two_thirds": 67.0, "three_quarters": 75.0}
 
 
@@ -190,6 +269,9 @@ def result_of(device: Device, op: str, zone: str, value: float = 0.0) -> dict[st
         "set_interior_light",
         "set_headlights",
         "set_defrost",
+        "set_exterior_light",
+        "set_climate_mode",
+        "set_screen",
     ):
         return {**args, "on": op == "on"}
     if device.name == "sunroof":

@@ -108,6 +108,10 @@ _BEFORE = (
     {"tool": "set_sunroof", "args": {"position": "open"}},
     {"tool": "set_media_source", "args": {"source": "FM"}},
     {"tool": "set_air_conditioning", "args": {"on": True}},
+    {"tool": "set_exterior_light", "args": {"which": "fog", "on": True}},
+    {"tool": "set_screen", "args": {"on": False}},
+    {"tool": "set_climate_mode", "args": {"mode": "auto", "on": True}},
+    {"tool": "set_ambient_color", "args": {"color": "blue"}},
 )
 
 

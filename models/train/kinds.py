@@ -213,7 +213,18 @@ def follow_up(maker: Maker) -> Wish:
     rng = maker.rng
     kind = rng.choice(["more", "more", "set", "zone", "undo", "switch"])
     if kind == "more":
-        name = rng.choice(["temperature", "fan", "volume", "nav_volume", "brightness", "seat_heating", "wheel"])
+        names = [
+            "temperature",
+            "fan",
+            "volume",
+            "nav_volume",
+            "brightness",
+            "seat_heating",
+            "wheel",
+            "massage",
+            "ambient",
+        ]
+        name = rng.choice([*names, "call_volume"])
         up = rng.random() < 0.5
         device = DEVICES[name]
         zone = rng.choice(device.zones) if device.zones and rng.random() < 0.6 else ""
@@ -232,7 +243,8 @@ def follow_up(maker: Maker) -> Wish:
         last = call(device.tool, **result_of(device, "set", zone, old))
         return Wish(words, (call(device.tool, **result_of(device, "set", zone, value)),), last=last)
     if kind == "zone":
-        device = DEVICES[rng.choice(["temperature", "window", "window", "seat_heating", "seat_ventilation", "fan"])]
+        names = ["temperature", "window", "window", "seat_heating", "seat_ventilation", "fan", "massage"]
+        device = DEVICES[rng.choice(names)]
         first, second = rng.sample(SEATS, 2)
         op = rng.choice(["open", "close"]) if device.name == "window" else rng.choice(["on", "off"])
         if device.name == "temperature":
@@ -249,7 +261,7 @@ def follow_up(maker: Maker) -> Wish:
         last = call(device.tool, **result_of(device, before, zone))
         return Wish(words, (call(device.tool, **result_of(device, op, zone)),), last=last)
     device = DEVICES[
-        rng.choice(["ac", "recirculation", "dome", "front_defrost", "rear_defrost", "seat_heating", "wheel"])
+        rng.choice(["ac", "recirculation", "dome", "front_defrost", "rear_defrost", "seat_heating", "wheel", *_FURTHER])
     ]
     zone = rng.choice(device.zones) if device.zones else ""
     before, op = rng.choice([("on", "off"), ("off", "on")])
@@ -258,6 +270,7 @@ def follow_up(maker: Maker) -> Wish:
     return Wish(words, (call(device.tool, **result_of(device, op, zone)),), last=last)
 
 
+_FURTHER = ("massage", "ambient", "high_beam", "fog", "screen_power", "swing")
 KINDS: dict[str, tuple[float, Callable[[Maker], Wish]]] = {
     "plain": (20.0, plain),
     "several": (14.0, several),

@@ -9,7 +9,7 @@ from typing import Any
 
 from models.train import numbers
 from models.train.bank import bank_of
-from models.train.devices import DEVICES, FRACTIONS, MANY, Device, result_of
+from models.train.devices import COLORS, DEVICES, FRACTIONS, MANY, SEAT_MOVES, Device, result_of
 from models.train.grammar import Chunks, Writer, text_of
 
 Call = dict[str, Any]
@@ -187,7 +187,7 @@ class Maker:
                 [rng.randrange(10, 101, 5), rng.randrange(10, 101, 10), rng.randint(int(device.low) + 10, 100)]
             )
             return float(value), self.percent(
-                value, bare=device.name in ("volume", "nav_volume", "brightness") or value > 9
+                value, bare=device.name in ("volume", "nav_volume", "call_volume", "brightness") or value > 9
             )
         value = rng.choice([5, 10, 10, 15, 20, 20, 25, 30, 40])
         return float(value), self.percent(value, bare=False)
@@ -202,6 +202,8 @@ class Maker:
             zone = rng.choice(device.zones) if device.zones and rng.random() < 0.45 else ""
         if device.name == "window":
             return self.window_wish(device, op, zone)
+        if device.name == "reading" and op in ("on", "off") and not zone:
+            device = DEVICES["dome"]  # without a place the cabin's light is meant
         value, slots = self.slots_of(device, op)
         template, taken = self.template(device, op, zone)
         if template is None:
@@ -284,7 +286,7 @@ class Maker:
         rng = self.rng
         kind = rng.choice(["control", "control", "source", "mute", "unmute", "play", "play", "play", "guidance"])
         if kind == "control":
-            action = rng.choice(["play", "stop", "stop", "next", "previous", "fast_forward", "rewind"])
+            action = rng.choice([*_PLAYER, *_LISTS] if rng.random() < 0.7 else _LISTS)
             if action in ("play", "stop") and rng.random() < 0.25:
                 x = self.writer.phrase("music")
                 chunks = self.writer.phrase("frame.on" if action == "play" else "frame.off", {"x": x})
@@ -406,7 +408,7 @@ class Maker:
         items = [name for name in self.writer.bank if name.startswith("ask.") and not name.startswith("ask.zone")]
         name = rng.choice(items)
         item, zone = name[4:], "any"
-        if item in ("windows", "seat_heating", "doors", "set_temperature") and rng.random() < 0.5:
+        if item in ("windows", "seat_heating", "seat_massage", "doors", "set_temperature") and rng.random() < 0.5:
             zone = rng.choice(["driver", "passenger", "rear_left", "rear_right"])
             chunks = self.writer.phrase(f"ask.zone.{item}", self.zone_slots(zone))
             if text_of(chunks).startswith("is my ") and item == "windows":
@@ -414,7 +416,7 @@ class Maker:
         else:
             chunks = self.writer.phrase(name)
             said = text_of(chunks)
-            if item == "seat_heating":
+            if item in ("seat_heating", "seat_massage"):
                 zone = (
                     "passenger" if "passenger" in said else "driver" if "my" in said.split() or "我" in said else "any"
                 )
@@ -436,11 +438,38 @@ class Maker:
         name = self.rng.choice(list(remedies))
         return self._plain(self.writer.phrase(f"implied.{name}"), remedies[name])
 
+    def chosen_wish(self) -> Wish:
+        """A colour, a direction of the air, a move of a seat: one of a few, named."""
+        rng = self.rng
+        kind = rng.choice(["color", "air", "seat"])
+        if kind == "color":
+            color = rng.choice(COLORS)
+            slots: dict[str, Chunks | str] = {
+                "c": self.writer.phrase(f"color.{color}"),
+                "x": self.noun(DEVICES["ambient"], ""),
+            }
+            return self._plain(self.writer.phrase("own.color", slots), call("set_ambient_color", color=color))
+        if kind == "air":
+            direction = rng.choice(["face", "face", "feet", "feet", "windscreen"])
+            template = self.writer.pick(f"own.air.{direction}")
+            zone = (
+                rng.choice(["front", "driver", "passenger", "rear"]) if "{z}" in template and rng.random() < 0.4 else ""
+            )
+            chunks = self.writer.write(template, {"z": self.zone_tail(zone)})
+            return self._plain(chunks, call("set_air_direction", direction=direction, zone=zone or "all"))
+        move, zone = rng.choice(SEAT_MOVES), rng.choice(["driver", "driver", "passenger"])
+        slots = {"x": self.writer.phrase(f"seat.{zone}"), "y": self.writer.phrase(f"back.{zone}")}
+        return self._plain(
+            self.writer.phrase(f"own.seat.{move}", slots), call("set_seat_position", move=move, zone=zone)
+        )
+
     def any_wish(self) -> Wish:
         """Any wish that is a command."""
         draw = self.rng.random()
-        if draw < 0.66:
+        if draw < 0.6:
             return self.device_wish()
+        if draw < 0.66:
+            return self.chosen_wish()
         return self.media_wish() if draw < 0.86 else self.navigation_wish()
 
     def verbal_wish(self, *, free_text: bool = True) -> Wish:
@@ -456,6 +485,13 @@ class Maker:
         return Wish(chunks, (one,), self.is_verbal(text_of(chunks)), op=op)
 
 
+_PLAYER = ("play", "stop", "stop", "next", "next", "previous", "previous", "fast_forward", "rewind")
+_LISTS = ("shuffle", "repeat", "in_order", "add_favourite", "play_favourites")
+_SHARES = {"temperature": 5, "fan": 3, "window": 5, "volume": 3, "massage": 3, "ambient": 2, "screen_power": 2}
 _WEIGHTED = [
-    name for name in DEVICES for _ in range({"temperature": 5, "fan": 3, "window": 5, "volume": 3}.get(name, 2))
+    name
+    for name, device in DEVICES.items()
+    for _ in range(
+        _SHARES.get(name, 1 if device.tool in ("set_exterior_light", "set_climate_mode", "set_reading_light") else 2)
+    )
 ]

@@ -55,7 +55,7 @@ def test_a_shipped_file_that_is_gone_is_named(tmp_path: Path) -> None:
         ("打开空调", "act", "set_air_conditioning"),
         ("set the temperature to 22 degrees", "act", "set_temperature"),
         ("Open the sunroof in ten minutes", "delayed", None),
-        ("打开座椅按摩", "unsupported", None),
+        ("打开香氛", "unsupported", None),
     ],
 )
 def test_it_reads(text: str, reason: str, tool: str | None, reader: ParserReader) -> None:
