@@ -44,6 +44,31 @@ _WINDOWS = ("车窗", "窗户", "窗户玻璃", "车上窗户")
 _TRUNK = ("后备箱", "尾门", "后尾箱")
 _SHADE = ("遮阳帘",)
 _DOME = ("阅读灯", "车内灯", "顶灯")
+_EXTERIOR = {
+    "远光灯": "high_beam",
+    "雾灯": "fog",
+    "前雾灯": "front_fog",
+    "后雾灯": "rear_fog",
+    "示廓灯": "position",
+    "示宽灯": "position",
+    "轮廓灯": "position",
+    "位置灯": "position",
+}
+_AMBIENT = ("氛围灯", "车内氛围灯")
+_SCREENS = ("屏幕", "中控屏", "中控大屏", "显示屏")
+_MODES = {
+    "自然风": "natural",
+    "扫风": "swing",
+    "极速制冷": "rapid_cooling",
+    "快速制冷": "rapid_cooling",
+    "极速降温": "rapid_cooling",
+    "快速降温": "rapid_cooling",
+    "极速制热": "rapid_heating",
+    "快速制热": "rapid_heating",
+    "极速升温": "rapid_heating",
+    "自动": "auto",
+    "节能": "eco",
+}
 _HEADLIGHTS = ("大灯", "车大灯", "近光灯")
 _KNOWN = (
     *_WINDOWS,
@@ -51,13 +76,16 @@ _KNOWN = (
     *_SHADE,
     *_DOME,
     *_HEADLIGHTS,
+    *_EXTERIOR,
+    *_AMBIENT,
+    *_SCREENS,
     "空调",
+    "靠背",
     "座椅",
     "椅",
     "天窗",
     "方向盘",
     "车灯",
-    "屏幕",
     "车门",
 )
 """Things this car has: a label about one of them that no rule below maps is left out, not taken for a missing one."""
@@ -110,8 +138,13 @@ def _missing(intent: str, slots: Mapping[str, str]) -> Wish | None:
 def _music(intent: str, slots: Mapping[str, str]) -> Wish | None:
     if {"页面", "位置", "应用名称"} & set(slots):
         return None
+    if intent == "播放收藏" and not {"播放列表", "歌手名"} & set(slots):
+        return Wish("control_media", {"action": "play_favourites"})
     if intent == "播放控制":
         action = slots.get("操作", "")
+        if "随机" in action or "循环" in action:
+            which = "歌曲名" in slots  # which song to repeat: a wish of two parts
+            return None if which else Wish("control_media", {"action": "shuffle" if "随机" in action else "repeat"})
         if action in ("下一首", "换", "换一首", "切"):
             return Wish("control_media", {"action": "next"})
         if action == "上一首":
@@ -151,7 +184,11 @@ def _car(intent: str, slots: Mapping[str, str]) -> Wish | None:
     thing = slots.get("对象", "")
     function = slots.get("对象功能") or slots.get("功能") or slots.get("模式") or ""
     what, amount = slots.get("调节内容", ""), slots.get("value", "")
-    for rule in (_openings, _seats, _switches, _air, _sound):
+    if "页面" in slots:
+        return NOTHING
+    if slots.get("调节内容") == "方向" and thing != "靠背" and "屏" in thing:
+        return NOTHING
+    for rule in (_further, _openings, _seats, _switches, _air, _sound):
         wish = rule(thing, function, what, amount, is_on, action, zone)
         if wish is not None:
             return wish
@@ -161,11 +198,39 @@ def _car(intent: str, slots: Mapping[str, str]) -> Wish | None:
     return NOTHING
 
 
-_MISSING_MODES = ("自然风", "扫风", "商务", "自动", "极速", "快速", "按摩", "驻车", "清洁")
+_MISSING_MODES = ("商务", "驻车", "清洁")
 
 
 def _missing_mode(thing: str, function: str) -> Wish | None:
     return NOTHING if any(word in function for word in _MISSING_MODES) else None
+
+
+def _further(
+    thing: str, function: str, what: str, amount: str, is_on: bool | None, action: str, zone: Mapping[str, str]
+) -> Wish | None:
+    """Massage, lights outside, decorative light, climate modes, the screen."""
+    if "按摩" in function + thing:
+        if what in ("模式", "时长", "时间"):
+            return NOTHING
+        if amount or is_on is None:
+            return None
+        return Wish("set_seat_massage", {**zone, "action": "set"} | ({} if is_on else {"value": 0.0}), sign=int(is_on))
+    if thing in _EXTERIOR and is_on is not None and not function and not amount:
+        which = _EXTERIOR[thing]
+        return (
+            NOTHING if which == "position" and not is_on else Wish("set_exterior_light", {"which": which, "on": is_on})
+        )
+    if thing in _AMBIENT:
+        if what or function or amount:
+            return NOTHING if what == "模式" else None
+        if is_on is None:
+            return None
+        return Wish("set_ambient_light", {**zone, "action": "set"} | ({} if is_on else {"value": 0.0}), sign=int(is_on))
+    if function in _MODES and thing in ("", "空调") and (is_on is not None or not action):
+        return Wish("set_climate_mode", {"mode": _MODES[function], "on": is_on is not False})
+    if thing in _SCREENS and is_on is not None and not (function or what or amount or zone):
+        return Wish("set_screen", {"on": is_on})
+    return NOTHING if thing in _SCREENS and what != "亮度" else None
 
 
 def _openings(
@@ -207,7 +272,7 @@ def _seats(
         return None
     if thing == "方向盘" and function == "加热" and is_on is not None:
         return Wish("set_steering_wheel_heating", {} if is_on else {"value": 0.0}, sign=1 if is_on else 0)
-    return NOTHING if "按摩" in function else None
+    return None
 
 
 def _switches(

@@ -110,7 +110,13 @@ def label(domain: str, intent: str, **slots: str) -> dict[str, object]:
 def test_labels_of_others_become_wishes(judge: Judge) -> None:
     close = label("车载控制", "车身控制", 操作="关闭", 位置="副驾", 对象="车窗")
     massage = label("车载控制", "车身控制", 操作="打开", 对象="座椅", 对象功能="按摩")
-    wishes = wishes_of([close, massage])
+    scent = label("车载控制", "车身控制", 操作="打开", 对象="香氛")
+    page = label("车载控制", "车身控制", 操作="关了", 对象="空调", 模式="自然风", 页面="设置页")
+    beam = label("车载控制", "车身控制", 操作="打开", 对象="远光灯")
+    others = wishes_of([massage, beam, scent, page])
+    assert others is not None
+    assert [wish.tool for wish in others] == ["set_seat_massage", "set_exterior_light", "", ""]
+    wishes = wishes_of([close, scent])
     assert wishes is not None
     assert [wish.tool for wish in wishes] == ["set_window", ""]
     case = Case("x", "zh", "several", None, tuple(wish for wish in wishes if wish.tool))
