@@ -55,7 +55,8 @@ SHARED = ROOT.parent / "shared" / "data"
 READS = frozenset(("ask_vehicle", "ask_distance", "refuse"))
 """Calls that change nothing."""
 REFUSED_BY_THE_CAR = ToolCall("set_headlights", {"on": False})
-"""A call that every car refuses (see pipeline/vehicle/signals.json): nothing is done by it."""
+_NEVER = (REFUSED_BY_THE_CAR, ToolCall("set_exterior_light", {"which": "position", "on": False}))
+"""Calls that every car refuses (see pipeline/vehicle/signals.json): nothing is done by them."""
 CAR_SCENARIOS = frozenset(("play", "audio", "iot", "music", "datetime", "transport"))
 """SLURP's scenarios that a car may well act upon."""
 HERE = (31.23, 121.47)
@@ -234,7 +235,7 @@ class Judge:
 
     def outcome(self, case: Case, reading: Reading) -> str:
         """right, wrong or missed."""
-        calls = [self._settled(call, case.language) for call in reading.calls if call != REFUSED_BY_THE_CAR]
+        calls = [self._settled(call, case.language) for call in reading.calls if call not in _NEVER]
         acting = [call for call in calls if call.name not in READS and fault_of(call.name, call.arguments) is None]
         if case.calls is None:
             places = [self._settled_wish(wish, case.language) for wish in case.wishes]

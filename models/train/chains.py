@@ -21,12 +21,14 @@ _SWITCHES = (
     "ambient",
     "fog",
     "position",
+    "headlights",
     "high_beam",
     "rapid_cooling",
     "swing",
     "natural_wind",
     "screen_power",
 )
+"""Among them lights that the car itself refuses to switch off: what is wished beside that is done."""
 _WANTED = ("massage", "seat_ventilation", "ac")
 """Said beside others more often than the rest."""
 _OPENERS = ("window", "window", "sunroof", "sunshade", "trunk")
@@ -107,6 +109,28 @@ _SHORT = {
         ("温度调低", call("set_temperature", zone="all", action="change", value=-2.0)),
         ("风量调高", call("set_fan", zone="all", action="change", value=20.0)),
         ("风量调低", call("set_fan", zone="all", action="change", value=-20.0)),
+        ("开按摩", call("set_seat_massage", zone="driver", action="set", value=50.0)),
+        ("关按摩", call("set_seat_massage", zone="driver", action="set", value=0.0)),
+        ("按摩一下", call("set_seat_massage", zone="driver", action="set", value=50.0)),
+        ("开雾灯", call("set_exterior_light", which="fog", on=True)),
+        ("关雾灯", call("set_exterior_light", which="fog", on=False)),
+        ("开远光", call("set_exterior_light", which="high_beam", on=True)),
+        ("关远光", call("set_exterior_light", which="high_beam", on=False)),
+        ("关屏", call("set_screen", on=False)),
+        ("息屏", call("set_screen", on=False)),
+        ("关屏幕", call("set_screen", on=False)),
+        ("吹脚", call("set_air_direction", direction="feet", zone="all")),
+        ("对着我吹", call("set_air_direction", direction="face", zone="all")),
+        ("扫风", call("set_climate_mode", mode="swing", on=True)),
+        ("快速制冷", call("set_climate_mode", mode="rapid_cooling", on=True)),
+        ("极速降温", call("set_climate_mode", mode="rapid_cooling", on=True)),
+        ("空调自动", call("set_climate_mode", mode="auto", on=True)),
+        ("氛围灯调成红色", call("set_ambient_color", color="red")),
+        ("氛围灯换成蓝色", call("set_ambient_color", color="blue")),
+        ("随机播放", call("control_media", action="shuffle")),
+        ("单曲循环", call("control_media", action="repeat")),
+        ("播放我的收藏", call("control_media", action="play_favourites")),
+        ("座椅往后一点", call("set_seat_position", move="back", zone="driver")),
     ),
     "en": (
         ("windows up", call("set_window", zone="all", action="set", value=0.0)),
@@ -133,6 +157,20 @@ _SHORT = {
         ("sunroof open", call("set_sunroof", position="open")),
         ("boot open", call("set_trunk", open=True)),
         ("clear the windscreen", call("set_defrost", area="front", on=True)),
+        ("massage on", call("set_seat_massage", zone="driver", action="set", value=50.0)),
+        ("massage off", call("set_seat_massage", zone="driver", action="set", value=0.0)),
+        ("fog lights on", call("set_exterior_light", which="fog", on=True)),
+        ("fog lights off", call("set_exterior_light", which="fog", on=False)),
+        ("high beams on", call("set_exterior_light", which="high_beam", on=True)),
+        ("screen off", call("set_screen", on=False)),
+        ("air to my feet", call("set_air_direction", direction="feet", zone="all")),
+        ("max cooling", call("set_climate_mode", mode="rapid_cooling", on=True)),
+        ("ac on auto", call("set_climate_mode", mode="auto", on=True)),
+        ("ambient light blue", call("set_ambient_color", color="blue")),
+        ("shuffle on", call("control_media", action="shuffle")),
+        ("repeat this song", call("control_media", action="repeat")),
+        ("play my favourites", call("control_media", action="play_favourites")),
+        ("seat back a bit", call("set_seat_position", move="back", zone="driver")),
     ),
 }
 _JOINTS = {
@@ -202,7 +240,7 @@ def _part(maker: Maker, *, last: bool) -> _Part:
         return _ended(maker)
     name = rng.choice((*_SWITCHES, *_WANTED, *_OPENERS))
     op = rng.choice(["open", "close"] if name in _OPENERS else ["on", "off"])
-    return _switched(maker, name, "on" if DEVICES[name].ops == ("on",) else op)
+    return _switched(maker, name, op)
 
 
 def _zone(maker: Maker, name: str) -> str:

@@ -142,7 +142,8 @@ def exception(maker: Maker) -> Wish:
     rng = maker.rng
     if rng.random() < 0.2:
         return _kept(maker)
-    name = rng.choice(["window", "window", "window", "seat_heating", "seat_ventilation", "doors", "temperature", "fan"])
+    names = ["window", "window", "window", "seat_heating", "seat_ventilation", "massage", "doors", "temperature", "fan"]
+    name = rng.choice(names)
     device = DEVICES[name]
     left_out = rng.choice(SEATS)
     excluded = text_of(maker.writer.phrase(f"zone.{left_out}.who"))
@@ -184,7 +185,7 @@ def _kept(maker: Maker) -> Wish:
         said = text_of(maker.writer.phrase(f"except.kept.{op}", {"e": excluded}))
         calls = tuple(call(device.tool, **result_of(device, op, zone)) for zone in _REST[left_out])
         return Wish(_words(said), calls, False)
-    name = rng.choice(["window", "window", "seat_heating", "seat_ventilation"])
+    name = rng.choice(["window", "window", "seat_heating", "seat_ventilation", "massage"])
     device = DEVICES[name]
     op = op if name == "window" else rng.choice(["on", "off"])
     meant = rng.choice(_REST[left_out])

@@ -371,7 +371,7 @@ _DEVICE_OF_QUESTION = {
 def kept_in_mind(call: ToolCall) -> bool:
     """True for a call that "it" or "there" may mean later."""
     if call.name == "ask_vehicle":
-        return call.arguments["item"] in _DEVICE_OF_QUESTION
+        return call.arguments["item"] in (*_DEVICE_OF_QUESTION, "exterior_lights")
     return call.name.startswith(("set_", "play_", "control_", "restore_", "ask_distance"))
 
 

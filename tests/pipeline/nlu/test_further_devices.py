@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.frames import ToolCall
+from pipeline.nlu.intents.rules import kept_in_mind
 from pipeline.nlu.interpreter import Interpreter
 from pipeline.nlu.lexicon import build_lexicon
 from pipeline.vehicle.places import load_places
@@ -80,3 +81,9 @@ def test_it_means_the_light_before(interpreter: Interpreter) -> None:
     assert read(interpreter, "turn it off again", last) == [("set_exterior_light", {"which": "front_fog", "on": False})]
     last = ToolCall("set_climate_mode", {"mode": "swing", "on": True})
     assert read(interpreter, "关掉它", last) == [("set_climate_mode", {"mode": "swing", "on": False})]
+
+
+def test_after_a_question_about_the_lights_outside_it_is_none_of_the_things_before(interpreter: Interpreter) -> None:
+    last = ToolCall("ask_vehicle", {"item": "exterior_lights", "zone": "any"})
+    assert kept_in_mind(last)
+    assert [name for name, _ in read(interpreter, "turn it off", last) if name != "refuse"] == []
