@@ -81,6 +81,10 @@ class Services:
     cabin: Cabin | None = None
     """The voice chain, for `/v1/control`; None where there is none."""
     events: EventStream | None = None
+    metrics: Callable[[str], tuple[bytes, str]] | None = None
+    """What `/metrics` answers for an Accept header, with its content type."""
+    status: Callable[[], Mapping[str, Any]] | None = None
+    """What `/v1/status` adds to the state: for an engineer, and without words."""
     started_s: int = field(default_factory=lambda: int(time.time()))
 
     def stats(self) -> dict[str, Any]:
@@ -126,6 +130,8 @@ def application(services: Services) -> Starlette:
             Route("/tokenize", _answered(services, routes.tokenize), methods=["POST"]),
             Route("/detokenize", _answered(services, routes.detokenize), methods=["POST"]),
             Route("/v1/stats", _answered(services, routes.stats), methods=["GET"]),
+            Route("/v1/status", _answered(services, routes.status), methods=["GET"]),
+            Route("/metrics", _answered(services, routes.metrics), methods=["GET"]),
             Route("/health", _answered(services, routes.health), methods=["GET"]),
         ],
         exception_handlers={HTTPException: _http_error},  # type: ignore[dict-item]
@@ -351,6 +357,18 @@ class _Routes:
     async def health(self, request: Request) -> Response:
         active = {name: service.active for name, service in self._services.texts.items()}
         return _json({"status": "ok", "requests": active, **self._services.health()})
+
+    async def status(self, request: Request) -> Response:
+        if self._services.status is None or self._services.cabin is None:
+            raise ApiError(404, "no_voice", "this process has no voice chain to tell of")
+        told = await asyncio.to_thread(self._services.status)
+        return _json({**self._services.cabin.as_json(), **told, "object": "status"})
+
+    async def metrics(self, request: Request) -> Response:
+        if self._services.metrics is None:
+            raise ApiError(404, "no_metrics", "this process counts nothing for Prometheus")
+        text, kind = await asyncio.to_thread(self._services.metrics, request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": kind, "Cache-Control": "no-store"})
 
     async def stats(self, request: Request) -> Response:
         shown = await asyncio.to_thread(self._services.stats)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from cockpit.api.grants import Grants
 from cockpit.api.server import ApiServer
 from cockpit.api.sessions import SessionPool
 from cockpit.api.speech import SpeechService
+from cockpit.api.status import process_status, profile_sha256
 from cockpit.api.text import TextService
 from cockpit.arbiter.config import DIALOGUE
 from cockpit.assemble import Assembly
+from cockpit.audio_devices import AudioDevices
 from cockpit.events.cabin import Cabin
 from cockpit.events.stream import EventStream
 from cockpit.profile.sections import Profile
@@ -26,6 +28,8 @@ from cockpit.scheduling.llm_lease import EvictedSessions
 from cockpit.scheduling.service import SchedulingService
 from cockpit.scheduling.tasks import stand_in
 from cockpit.scheduling.voice_task import task_lane
+from cockpit.telemetry.live_metrics import LiveMetrics
+from cockpit.telemetry.metrics import Metrics
 from cockpit.token_file import read_token
 from models.engines.llm.causal_lm import CausalLM
 from pipeline.frames import GuidancePrompt
@@ -41,6 +45,25 @@ class HeadUnit:
 
     cabin: Cabin
     events: EventStream
+    metrics: Metrics
+    profile_name: str
+    devices: AudioDevices | None = None
+
+    def live(self, profile: Profile, assembly: Assembly, texts: Mapping[str, TextService]) -> LiveMetrics:
+        """What the metrics read when they are asked for."""
+        devices = self.devices
+        return LiveMetrics(
+            self.cabin.runtime,
+            self.cabin.service,
+            self.profile_name,
+            profile_sha256(profile),
+            profile.device,
+            assembly.service,
+            None if devices is None else devices.microphone,
+            None if devices is None else devices.speaker,
+            self.events,
+            texts,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +152,16 @@ def open_api(
         roles={model.name: model.roles for model in profile.llm.models},
         remote=assembly.parts.dialogue.remote,
         decided=decided,
-        cabin=None if headunit is None else headunit.cabin,
-        events=None if headunit is None else headunit.events,
     )
+    if headunit is not None:
+        headunit.metrics.show(headunit.live(profile, assembly, texts))
+        services = replace(
+            services,
+            cabin=headunit.cabin,
+            events=headunit.events,
+            metrics=headunit.metrics.text,
+            status=process_status(headunit.cabin.runtime, service, headunit.profile_name, profile, services.stats),
+        )
     try:
         server = ApiServer.open(services, path, group=section.group, port=section.port, token=token, given=given)
         server.start()

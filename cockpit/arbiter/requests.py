@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 FREE: Final = 0
@@ -152,22 +153,51 @@ class DecisionLog:
         return [(self._at_ns[i], self._task[i], self._reason[i]) for i in indices]
 
 
+def _upper_ns(bucket: int) -> int:
+    """The largest value that a bucket of LatencyHistogram counts."""
+    if bucket < 32:
+        return bucket
+    shift = (bucket >> 4) - 1
+    return ((bucket - (shift << 4)) + 1 << shift) - 1
+
+
 class LatencyHistogram:
     """Counts per sixteenth of an octave of nanoseconds: quantiles at most 6.3 % too high, at a fixed size."""
 
-    __slots__ = ("_counts", "count", "max_ns")
+    __slots__ = ("_counts", "count", "max_ns", "sum_ns")
 
     def __init__(self) -> None:
         self._counts = [0] * 1024
         self.count = 0
         self.max_ns = 0
+        self.sum_ns = 0
 
     def add(self, value_ns: int) -> None:
         shift = value_ns.bit_length() - 5
         bucket = value_ns if shift <= 0 else (shift << 4) + (value_ns >> shift)
         self._counts[bucket] += 1
         self.count += 1
+        self.sum_ns += value_ns
         self.max_ns = max(self.max_ns, value_ns)
+
+    def copy(self) -> LatencyHistogram:
+        """As it is now."""
+        copied = LatencyHistogram()
+        copied._counts = list(self._counts)
+        copied.count, copied.sum_ns, copied.max_ns = self.count, self.sum_ns, self.max_ns
+        return copied
+
+    def below(self, bounds_ns: Sequence[int]) -> tuple[int, ...]:
+        """How many values were at most each of these rising bounds, as far as their buckets tell: a value up to 6.3 %
+        below a bound may count as above it.
+        """
+        found, seen, bucket = [], 0, 0
+        for bound in bounds_ns:
+            while bucket < len(self._counts) and _upper_ns(bucket) <= bound:
+                seen += self._counts[bucket]
+                bucket += 1
+            found.append(seen)
+        return tuple(found)
 
     def quantile_ns(self, share: float) -> int:
         """Upper edge of the bucket that holds the quantile; 0 when nothing was counted."""
@@ -176,14 +206,12 @@ class LatencyHistogram:
         for bucket, count in enumerate(self._counts):
             seen += count
             if count and seen >= wanted:
-                if bucket < 32:
-                    return bucket
-                shift = (bucket >> 4) - 1
-                return min(((bucket - (shift << 4)) + 1 << shift) - 1, self.max_ns)
+                return min(_upper_ns(bucket), self.max_ns)
         return 0
 
     def clear(self) -> None:
         for bucket in range(len(self._counts)):
             self._counts[bucket] = 0
         self.count = 0
+        self.sum_ns = 0
         self.max_ns = 0

@@ -152,6 +152,21 @@ class Status:
     decisions: tuple[Decision, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class TaskTimes:
+    """Every latency of one task since the start, as TaskStatus has their quantiles."""
+
+    latency: LatencyHistogram
+    queue: LatencyHistogram
+    tpot: LatencyHistogram
+
+
+def task_times(arbiter: Arbiter) -> dict[str, TaskTimes]:
+    """Copies, by task. Hold the arbiter's lock meanwhile."""
+    rows = zip(arbiter.task_names, arbiter.latency, arbiter.waited, arbiter.per_token, strict=True)
+    return {name: TaskTimes(*(histogram.copy() for histogram in histograms)) for name, *histograms in rows}
+
+
 def snapshot(arbiter: Arbiter, now_ns: int, *, verbose: bool = True) -> Status:
     """Read the arbiter's state; hold its lock meanwhile. Changes nothing."""
     eviction = arbiter.config.eviction

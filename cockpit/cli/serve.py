@@ -20,6 +20,7 @@ from cockpit.cli.talk import LogOption, ProfileName, Talk, TraceFile, Unvalidate
 from cockpit.client import Cockpit, CockpitError
 from cockpit.events.cabin import Cabin
 from cockpit.events.stream import EventStream
+from cockpit.observer import Observers
 from cockpit.profile.load import load_profile
 from cockpit.runtime import NullSink
 from cockpit.scheduling.control_socket import default_socket
@@ -31,6 +32,7 @@ from cockpit.service.stages import chain, servers
 from cockpit.service.state import ServiceState
 from cockpit.service.watchdog import Watched
 from cockpit.telemetry.logs import LogLevel, configure
+from cockpit.telemetry.metrics import Metrics
 from cockpit.wyoming.service import open_wyoming
 from models.errors import InputError, StartupError
 
@@ -51,6 +53,25 @@ def default_api_socket() -> Path:
 def default_wyoming_socket() -> Path:
     """Beside the control socket."""
     return default_socket().with_name("wyoming.sock")
+
+
+class _Watching:
+    """Who watches the chain of this process: the events and the metrics. Made before the chain is."""
+
+    def __init__(self, profile_name: str) -> None:
+        self.events = EventStream()
+        self._metrics = Metrics()
+        self._profile_name = profile_name
+        self.observer = Observers(self.events, self._metrics)
+
+    def headunit(self, talk: Talk, service: ServiceState) -> HeadUnit:
+        """The chain is there: the events begin."""
+        devices = talk.devices
+        speaker = None if devices is None else devices.speaker
+        turns, languages = talk.assembly.turn_ids, talk.profile.asr.languages
+        cabin = Cabin(talk.runtime, service, languages, turns.next, devices is not None, speaker)
+        cabin.shown_by(self.events)
+        return HeadUnit(cabin, self.events, self._metrics, self._profile_name, devices)
 
 
 def serve(
@@ -76,9 +97,9 @@ def serve(
         path = Path(given.getsockname())
         if socket not in (None, path):
             raise InputError(f"the service manager hands over {path}: leave --socket out, or stop cockpit-api.socket")
-    events = EventStream()
+    watching = _Watching(profile)
     if voice:
-        beside = partial(_serving, path=path, audible=True, events=events)
+        beside = partial(_serving, path=path, audible=True, watching=watching)
         microphone(
             profile,
             trace,
@@ -86,14 +107,14 @@ def serve(
             api_texts=section.texts,
             beside=beside,
             allow_unvalidated=allow_unvalidated,
-            observer=events,
+            observer=watching.observer,
         )
     else:
-        _answer(profile, trace, section.texts, path, allow_unvalidated, events)
+        _answer(profile, trace, section.texts, path, allow_unvalidated, watching)
 
 
 def _answer(
-    profile: str, trace: Path | None, texts: int, path: Path, allow_unvalidated: bool, events: EventStream
+    profile: str, trace: Path | None, texts: int, path: Path, allow_unvalidated: bool, watching: _Watching
 ) -> None:
     """Requests only, until a signal ends it or a stage fails for good. Raises StageFailed."""
     service = ServiceState(notify.process())
@@ -103,12 +124,12 @@ def _answer(
             NullSink(),
             trace,
             quiet=False,
-            observer=events,
+            observer=watching.observer,
             api_texts=texts,
             service=service,
             allow_unvalidated=allow_unvalidated,
         ) as talk,
-        _serving(talk, service, path, audible=False, events=events) as servers,
+        _serving(talk, service, path, audible=False, watching=watching) as servers,
     ):
         stages = (*chain(talk.runtime, talk.assembly.service, service), *servers)
         reloader = Reloader(service, profile, talk.profile, bool)
@@ -119,7 +140,7 @@ def _answer(
 
 @contextmanager
 def _serving(
-    talk: Talk, service: ServiceState, path: Path, *, audible: bool, events: EventStream
+    talk: Talk, service: ServiceState, path: Path, *, audible: bool, watching: _Watching
 ) -> Iterator[Sequence[Watched]]:
     """The API, and Wyoming where the profile wants it, around the body. They end before the engines do, also when a
     signal comes meanwhile. audible: whether somebody hears what guidance says.
@@ -129,10 +150,9 @@ def _serving(
     try:
         given = inherited("api")
         guide, decided = talk.runtime.guide if audible else None, talk.runtime.turn_log.decided
-        cabin = _cabin(talk, service)
-        cabin.shown_by(events)
-        opened.callback(events.close)
-        api = open_api(talk.profile, talk.assembly, path, guide, given, decided, HeadUnit(cabin, events))
+        headunit = watching.headunit(talk, service)
+        opened.callback(watching.events.close)
+        api = open_api(talk.profile, talk.assembly, path, guide, given, decided, headunit)
         opened.callback(api.close)
         wyoming = open_wyoming(talk.profile, talk.assembly, talk.runtime, api.services, default_wyoming_socket())
         if wyoming is not None:
@@ -144,13 +164,6 @@ def _serving(
     finally:
         with stop_signals.shielded():
             opened.close()
-
-
-def _cabin(talk: Talk, service: ServiceState) -> Cabin:
-    devices = talk.devices
-    speaker = None if devices is None else devices.speaker
-    next_turn = talk.assembly.turn_ids.next
-    return Cabin(talk.runtime, service, talk.profile.asr.languages, next_turn, devices is not None, speaker)
 
 
 def send(

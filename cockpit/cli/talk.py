@@ -15,6 +15,7 @@ import typer
 
 from cockpit import stop_signals
 from cockpit.assemble import Announce, Assembly, assemble
+from cockpit.audio_devices import AudioDevices
 from cockpit.cli.output import JsonFlag, print_json, print_json_line
 from cockpit.cli.timeline import TurnPrinter, check_text, timeline
 from cockpit.cli.values import language_values, profile_values
@@ -67,14 +68,6 @@ LineFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object a 
 TURN_TIMEOUT_S = 120.0
 ASKED_S = 8.0
 """How long a command through the control socket may take; its caller waits a little longer."""
-
-
-@dataclass(frozen=True, slots=True)
-class AudioDevices:
-    """Of a process that stays."""
-
-    microphone: LastingMicrophone
-    speaker: LastingSpeaker
 
 
 @dataclass(frozen=True, slots=True)

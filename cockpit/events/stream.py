@@ -158,6 +158,11 @@ class EventStream:
     def subscribers(self) -> int:
         return len(self._subscriptions)
 
+    @property
+    def dropped(self) -> int:
+        """Events that some subscriber lost because it was too slow."""
+        return self.counts.dropped
+
     def subscribe(
         self, types: Collection[EventType] = TYPES, *, words: bool, wake: Callable[[], object]
     ) -> Subscription:

@@ -18,7 +18,7 @@ from typing import Any
 from cockpit.arbiter import members
 from cockpit.arbiter.arbiter import Arbiter
 from cockpit.arbiter.requests import QUEUED, REFUSED, RELEASE, RUNNING, STOP, YIELD, Request
-from cockpit.arbiter.status import Status, snapshot
+from cockpit.arbiter.status import Status, TaskTimes, snapshot, task_times
 from cockpit.device.base import YieldGate
 from models.engines.preemption import RunSwitch, Switches, enter, leave
 from models.errors import CockpitError
@@ -390,6 +390,11 @@ class Dispatcher:
         return self.arbiter.lanes[self.arbiter.lane_index(self.arbiter.task_index[task])].name
 
     # --- orders from outside ---------------------------------------------------------------------------------------
+    def task_times(self) -> dict[str, TaskTimes]:
+        """Every latency of each task since the start, as it is now."""
+        with self._lock:
+            return task_times(self.arbiter)
+
     def status(self, *, verbose: bool = True) -> Status:
         with self._lock:
             now = snapshot(self.arbiter, self._clock_ns(), verbose=verbose)

@@ -25,6 +25,10 @@ _SLOWDOWNS: Final = {
 """NVML clocks-event bits that cost latency. Idle (0x1) and clocks set on purpose (0x2, 0x10, 0x100) do not count."""
 
 
+SLOWDOWNS: Final = tuple(name for name, _ in _SLOWDOWNS.values())
+"""Their names."""
+
+
 @dataclass(frozen=True, slots=True)
 class GpuSample:
     """One reading. None: this device does not report it. Clocks in MHz, power in W, temperature in degrees Celsius."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from cockpit.events.cabin import Cabin
 from cockpit.events.stream import EventStream, Subscription
+from cockpit.observer import NoObserver, Observer, Observers
 from cockpit.runtime import Runtime
 from cockpit.service.notify import Notifier
 from cockpit.service.state import ServiceState
@@ -17,10 +18,17 @@ from tests.support.fake_chain import fake_parts
 class Chain:
     """A chain with scripted engines, and what a subscriber was told of it."""
 
-    def __init__(self, sink: Any, hears: Callable[[Any], str] | None = None, reply_s: float = 0.1) -> None:
+    def __init__(
+        self,
+        sink: Any,
+        hears: Callable[[Any], str] | None = None,
+        reply_s: float = 0.1,
+        *,
+        observer: Observer | None = None,
+    ) -> None:
         self.events = EventStream()
         parts = fake_parts(sink, hears, reply_s=reply_s) if hears else fake_parts(sink, reply_s=reply_s)
-        self.runtime = Runtime(parts, observer=self.events)
+        self.runtime = Runtime(parts, observer=Observers(self.events, observer or NoObserver()))
         self.service = ServiceState(Notifier())
         self.service.ready("listening")
         self.cabin = Cabin(self.runtime, self.service, ("en", "zh"), parts.endpointer._turn_ids.next, microphone=True)

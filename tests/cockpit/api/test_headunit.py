@@ -17,8 +17,11 @@ from cockpit.api.app import Services
 from cockpit.api.errors import ApiError
 from cockpit.api.grants import Client, Grants
 from cockpit.api.server import ApiServer
+from cockpit.api.status import process_status
 from cockpit.client import Cockpit, CockpitError
 from cockpit.events.stream import MOST_SUBSCRIBERS
+from cockpit.profile.load import load_profile
+from cockpit.telemetry.metrics import Metrics
 from pipeline.audio.lasting import DeviceEvents, LastingSpeaker
 from tests.support.fake_chain import RecordingSink, utterance
 from tests.support.followed_chain import Chain
@@ -28,15 +31,24 @@ TOKEN = "a-token-of-the-tests"
 
 
 @pytest.fixture
-def chain() -> Iterator[Chain]:
-    made = Chain(RecordingSink())
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def chain(metrics: Metrics) -> Iterator[Chain]:
+    made = Chain(RecordingSink(), observer=metrics)
     yield made
     made.close()
 
 
 @pytest.fixture
-def server(chain: Chain, tmp_path: Path) -> Iterator[ApiServer]:
-    services = Services({}, None, Grants({}, {"*": ["x"]}), dict, cabin=chain.cabin, events=chain.events)
+def server(chain: Chain, metrics: Metrics, tmp_path: Path) -> Iterator[ApiServer]:
+    status = process_status(chain.runtime, None, "car", load_profile("cpu").profile, dict)
+    services = Services(
+        {}, None, Grants({}, {"*": ["x"]}), dict,
+        cabin=chain.cabin, events=chain.events, metrics=metrics.text, status=status,
+    )  # fmt: skip
     made = ApiServer.open(services, tmp_path / "api.sock", port=0, token=TOKEN)
     made.start()
     yield made
@@ -194,12 +206,31 @@ def test_the_stream_ends_with_the_process(client: Cockpit, server: ApiServer, ch
     assert not reader.is_alive()
 
 
+def test_metrics_and_status_are_told_without_words(client: Cockpit, server: ApiServer, chain: Chain) -> None:
+    client.control("ask", text="Turn on the rear defroster.")
+    until(chain.runtime.turn_log.closed)
+    with over_tcp(server) as http:
+        metrics = http.get("/metrics")
+        assert metrics.headers["content-type"].startswith("text/plain")
+        assert 'cockpit_turns_total{decided_by="rule",outcome="answered",task="vehicle"} 1.0' in metrics.text
+        status = http.get("/v1/status")
+    told = status.json()
+    assert told["profile"]["name"] == "car"
+    assert told["profile"]["values"]["device"] == "cpu"
+    assert len(told["profile"]["sha256"]) == 64
+    assert told["channels"][0]["name"] == "frames"
+    assert told["state"] in ("idle", "thinking", "speaking")
+    for text in (metrics.text, status.text):
+        assert "defroster" not in text
+
+
 def test_without_a_chain_there_is_nothing_to_follow_or_control(tmp_path: Path) -> None:
     server = ApiServer.open(Services({}, None, Grants({}, {}), dict), tmp_path / "api.sock")
     server.start()
     try:
         client = Cockpit(str(server.path))
         asks: list[Callable[[], object]] = [lambda: client.control("cancel"), lambda: next(client.events())]
+        asks += [lambda: client.ask("GET", "/metrics"), lambda: client.ask("GET", "/v1/status")]
         for ask in asks:
             with pytest.raises(CockpitError) as refused:
                 ask()
