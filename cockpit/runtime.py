@@ -24,8 +24,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol
 
-from cockpit.by_hand import ByHand
-from cockpit.observer import NoObserver, Observer
+from cockpit.headunit.by_hand import ByHand
+from cockpit.headunit.observer import NoObserver, Observer
 from cockpit.scheduling.dispatcher import Refused
 from cockpit.stage_failures import StageFailed, StageFailures, described, log_failure
 from cockpit.text_turns import TextAnswer, TextTurns

@@ -36,8 +36,8 @@ from cockpit.api.schema import (
 from cockpit.api.speech import SpeechService, pcm16, samples_of, wav_of
 from cockpit.api.text import TextService
 from cockpit.arbiter.config import NAVIGATION
-from cockpit.events.cabin import Cabin
-from cockpit.events.stream import EventStream
+from cockpit.headunit.cabin import Cabin
+from cockpit.headunit.stream import EventStream
 from models.engines.base import Audio
 from models.engines.llm.sampling import Sampling, TokenChance
 from models.engines.llm.tokenizer import TextTokenizer

@@ -13,9 +13,9 @@ from starlette.types import Receive, Scope, Send
 
 from cockpit.api.errors import ApiError, invalid
 from cockpit.api.schema import Body
-from cockpit.events.cabin import Cabin, NotHere
-from cockpit.events.forms import TYPES, EventType
-from cockpit.events.stream import EventStream, Subscription, TooManySubscribers
+from cockpit.headunit.cabin import Cabin, NotHere
+from cockpit.headunit.forms import TYPES, EventType
+from cockpit.headunit.stream import EventStream, Subscription, TooManySubscribers
 from models.errors import InputError
 from pipeline.channels import Closed
 from pipeline.frames import Language

@@ -18,9 +18,8 @@ from cockpit.api.status import process_status, profile_sha256
 from cockpit.api.text import TextService
 from cockpit.arbiter.config import DIALOGUE
 from cockpit.assemble import Assembly
-from cockpit.audio_devices import AudioDevices
-from cockpit.events.cabin import Cabin
-from cockpit.events.stream import EventStream
+from cockpit.headunit.cabin import Cabin
+from cockpit.headunit.stream import EventStream
 from cockpit.profile.sections import Profile
 from cockpit.scheduling.batch_lease import BatchLane, BatchLease
 from cockpit.scheduling.engine_turns import LaneLeases, NoLeases
@@ -28,6 +27,7 @@ from cockpit.scheduling.llm_lease import EvictedSessions
 from cockpit.scheduling.service import SchedulingService
 from cockpit.scheduling.tasks import stand_in
 from cockpit.scheduling.voice_task import task_lane
+from cockpit.service.audio_devices import AudioDevices
 from cockpit.telemetry.live_metrics import LiveMetrics
 from cockpit.telemetry.metrics import Metrics
 from cockpit.token_file import read_token

@@ -18,9 +18,9 @@ from cockpit.api.service import HeadUnit, open_api
 from cockpit.cli.output import print_json
 from cockpit.cli.talk import LogOption, ProfileName, Talk, TraceFile, UnvalidatedFlag, microphone, talking
 from cockpit.client import Cockpit, CockpitError
-from cockpit.events.cabin import Cabin
-from cockpit.events.stream import EventStream
-from cockpit.observer import Observers
+from cockpit.headunit.cabin import Cabin
+from cockpit.headunit.observer import Observers
+from cockpit.headunit.stream import EventStream
 from cockpit.profile.load import load_profile
 from cockpit.runtime import NullSink
 from cockpit.scheduling.control_socket import default_socket

@@ -15,17 +15,17 @@ import typer
 
 from cockpit import stop_signals
 from cockpit.assemble import Announce, Assembly, assemble
-from cockpit.audio_devices import AudioDevices
 from cockpit.cli.output import JsonFlag, print_json, print_json_line
 from cockpit.cli.timeline import TurnPrinter, check_text, timeline
 from cockpit.cli.values import language_values, profile_values
-from cockpit.observer import Observer, Observers
+from cockpit.headunit.observer import Observer, Observers
 from cockpit.profile.load import LoadedProfile, load_profile
 from cockpit.profile.sections import Profile
 from cockpit.runtime import NullSink, Runtime, Sink
 from cockpit.scheduling.control_socket import default_socket
 from cockpit.scheduling.service import SchedulingPlan
 from cockpit.service import notify
+from cockpit.service.audio_devices import AudioDevices
 from cockpit.service.devices import DeviceNotices
 from cockpit.service.duty import on_duty
 from cockpit.service.reload import Reloader

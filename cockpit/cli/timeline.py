@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from cockpit.cli.output import print_json_line
-from cockpit.observer import NoObserver
+from cockpit.headunit.observer import NoObserver
 from models.errors import InputError
 from pipeline.frames import Transcript
 from pipeline.json_codec import dumps

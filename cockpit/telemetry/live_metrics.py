@@ -41,7 +41,7 @@ class Speaker(Protocol):
 
 
 class Followed(Protocol):
-    """What is read of cockpit.events.stream.EventStream."""
+    """What is read of cockpit.headunit.stream.EventStream."""
 
     @property
     def subscribers(self) -> int: ...

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 
-from cockpit.observer import NoObserver
+from cockpit.headunit.observer import NoObserver
 from cockpit.runtime import STAGES
 from pipeline.turn_log import TurnRecord
 

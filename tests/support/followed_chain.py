@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from cockpit.events.cabin import Cabin
-from cockpit.events.stream import EventStream, Subscription
-from cockpit.observer import NoObserver, Observer, Observers
+from cockpit.headunit.cabin import Cabin
+from cockpit.headunit.observer import NoObserver, Observer, Observers
+from cockpit.headunit.stream import EventStream, Subscription
 from cockpit.runtime import Runtime
 from cockpit.service.notify import Notifier
 from cockpit.service.state import ServiceState

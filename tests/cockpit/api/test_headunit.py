@@ -19,7 +19,7 @@ from cockpit.api.grants import Client, Grants
 from cockpit.api.server import ApiServer
 from cockpit.api.status import process_status
 from cockpit.client import Cockpit, CockpitError
-from cockpit.events.stream import MOST_SUBSCRIBERS
+from cockpit.headunit.stream import MOST_SUBSCRIBERS
 from cockpit.profile.load import load_profile
 from cockpit.telemetry.metrics import Metrics
 from pipeline.audio.lasting import DeviceEvents, LastingSpeaker

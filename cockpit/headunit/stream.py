@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from cockpit.events.forms import (
+from cockpit.headunit.forms import (
     TYPES,
     Event,
     EventType,
@@ -35,7 +35,7 @@ from pipeline import json_codec
 from pipeline.frames import AudioFrame, SpeechFrame, Transcript
 from pipeline.turn_log import TurnRecord
 
-log = logging.getLogger("cockpit.events")
+log = logging.getLogger("cockpit.headunit")
 
 WAITING = 256
 """Events that may wait for one subscriber; then the oldest go, are counted, and the subscriber is told."""

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cockpit.events import stream
-from cockpit.events.cabin import Cabin
-from cockpit.events.forms import EventType, without_words
-from cockpit.events.stream import MOST_SUBSCRIBERS, NOTES, WAITING, EventStream, TooManySubscribers
+from cockpit.headunit import stream
+from cockpit.headunit.cabin import Cabin
+from cockpit.headunit.forms import EventType, without_words
+from cockpit.headunit.stream import MOST_SUBSCRIBERS, NOTES, WAITING, EventStream, TooManySubscribers
 from models.errors import InputError
 from pipeline.audio.sink import WavSink
 from pipeline.frames import AudioFrame, SpeechFrame, Transcript

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cockpit.events.stream import EventStream, State
+from cockpit.headunit.stream import EventStream, State
 from cockpit.runtime import Runtime
 from cockpit.service.state import ServiceState
 from models.errors import InputError

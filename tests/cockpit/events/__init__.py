@@ -1,1 +1,0 @@
-"""The stream of events, on a chain with scripted engines."""
