@@ -14,7 +14,6 @@ from cockpit.api.grants import Grants
 from cockpit.api.server import ApiServer
 from cockpit.api.sessions import SessionPool
 from cockpit.api.speech import SpeechService
-from cockpit.api.status import process_status, profile_sha256
 from cockpit.api.text import TextService
 from cockpit.arbiter.config import DIALOGUE
 from cockpit.assemble import Assembly
@@ -30,6 +29,7 @@ from cockpit.scheduling.voice_task import task_lane
 from cockpit.service.audio_devices import AudioDevices
 from cockpit.telemetry.live_metrics import LiveMetrics
 from cockpit.telemetry.metrics import Metrics
+from cockpit.telemetry.process_status import process_status, profile_sha256
 from cockpit.token_file import read_token
 from models.engines.llm.causal_lm import CausalLM
 from pipeline.frames import GuidancePrompt

@@ -17,11 +17,11 @@ from cockpit.api.app import Services
 from cockpit.api.errors import ApiError
 from cockpit.api.grants import Client, Grants
 from cockpit.api.server import ApiServer
-from cockpit.api.status import process_status
 from cockpit.client import Cockpit, CockpitError
 from cockpit.headunit.stream import MOST_SUBSCRIBERS
 from cockpit.profile.load import load_profile
 from cockpit.telemetry.metrics import Metrics
+from cockpit.telemetry.process_status import process_status
 from pipeline.audio.lasting import DeviceEvents, LastingSpeaker
 from tests.support.fake_chain import RecordingSink, utterance
 from tests.support.followed_chain import Chain
