@@ -86,7 +86,7 @@ def _pieces(response: http.client.HTTPResponse, timings: dict[str, float | None]
         event = json.loads(data)
         if "error" in event:
             raise ValueError(str(event["error"]))
-        if said := event.get("timings"):
+        if (said := event.get("timings")) and "queue_ms" in said:  # ours: llama.cpp's are others
             timings.update(said, completion_tokens=event["usage"]["completion_tokens"])
         for choice in event["choices"]:
             if piece := choice["delta"].get("content"):

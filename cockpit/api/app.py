@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -139,21 +140,36 @@ def application(services: Services) -> Starlette:
 
 
 class _Stream:
-    """The messages of one generation on the event loop."""
+    """The messages of one generation on the event loop. A loop that lags is woken once for all that came meanwhile."""
 
     def __init__(self, service: TextService, request: TextRequest) -> None:
-        loop = asyncio.get_running_loop()
-        self._messages: asyncio.Queue[Piece | Finished | ApiError] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._messages: deque[Piece | Finished | ApiError] = deque()
+        self._came = asyncio.Event()
+        self._told = False
+        self.generation: Generation = service.submit(request, self._emit)
 
-        def emit(message: Piece | Finished | ApiError) -> None:
-            loop.call_soon_threadsafe(self._messages.put_nowait, message)
+    def _emit(self, message: Piece | Finished | ApiError) -> None:
+        """In the thread that generates."""
+        self._messages.append(message)
+        if not self._told:
+            self._told = True
+            self._loop.call_soon_threadsafe(self._came.set)
 
-        self.generation: Generation = service.submit(request, emit)
+    @property
+    def more(self) -> bool:
+        """Whether the next message is there already."""
+        return bool(self._messages)
 
     async def __aiter__(self) -> AsyncIterator[Piece | Finished]:
         """Pieces, then `Finished`. Raises ApiError. Whoever stops early must cancel the generation."""
         while True:
-            message = await self._messages.get()
+            while not self._messages:
+                self._came.clear()
+                self._told = False  # before the last look: what comes from here on wakes the loop again
+                if not self._messages:
+                    await self._came.wait()
+            message = self._messages.popleft()
             if isinstance(message, ApiError):
                 raise message
             yield message
@@ -458,12 +474,16 @@ def _events(chunks: AsyncIterator[Mapping[str, Any]], stream: _Stream) -> Stream
     """Server-sent events. An error in the midst is an event of its own, and the end is `[DONE]` only after success."""
 
     async def lines() -> AsyncIterator[bytes]:
+        written = b""
         try:
             async for chunk in chunks:
-                yield b"data: " + json_codec.dumps(chunk) + b"\n\n"
-            yield b"data: [DONE]\n\n"
+                written += b"data: " + json_codec.dumps(chunk) + b"\n\n"
+                if not stream.more:
+                    yield written
+                    written = b""
+            yield written + b"data: [DONE]\n\n"
         except ApiError as error:
-            yield b"data: " + json_codec.dumps(error.body()) + b"\n\n"
+            yield written + b"data: " + json_codec.dumps(error.body()) + b"\n\n"
         finally:
             stream.generation.cancel()
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cockpit.api.app import _Stream
 from cockpit.api.generation import Finished, Piece, TextRequest
 from cockpit.api.text import TextService
 from cockpit.scheduling.batch_lease import UnsharedLane
@@ -20,6 +24,10 @@ from models.engines.placement import CpuPlacement
 TASK = "dialogue_task"
 QUESTIONS = ("What is the capital of France?", "Count from one to twenty.", "Name three colours.")
 SCHEMA = {"type": "object", "properties": {"warm": {"type": "boolean"}}, "required": ["warm"]}
+
+FINISHED = Finished(
+    reason="stop", prompt_tokens=1, cached_tokens=0, new_tokens=1, queue_ms=0.0, ttft_ms=0.0, tpot_ms=None
+)
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +122,42 @@ def test_who_hangs_up_leaves_the_others_their_tokens(lm: CausalLM, service: Text
     while not isinstance(message := told.get(timeout=300), Finished):
         text += message.text
     assert text == expected
+
+
+def test_a_loop_that_lags_is_woken_once_and_gets_every_message(lm: CausalLM) -> None:
+    """What comes while nobody looks is handed over in one go, in order; nothing is lost when the two meet."""
+
+    class Emitting:
+        def submit(self, _request: TextRequest, emit: Callable[[Any], None]) -> None:
+            self.emit = emit
+
+    async def listened() -> tuple[list[str], int]:
+        service = Emitting()
+        stream = _Stream(service, request(lm, QUESTIONS[0]))  # type: ignore[arg-type]
+        loop, wakes = asyncio.get_running_loop(), 0
+        call_soon = loop.call_soon_threadsafe
+
+        def counted(*arguments: Any) -> Any:
+            nonlocal wakes
+            wakes += 1
+            return call_soon(*arguments)
+
+        loop.call_soon_threadsafe = counted  # type: ignore[assignment, method-assign]
+
+        def emit_all() -> None:
+            for number in range(2000):
+                service.emit(Piece(f"{number} "))
+                if number % 500 == 0:
+                    time.sleep(0.01)
+            service.emit(FINISHED)
+
+        thread = threading.Thread(target=emit_all)
+        thread.start()
+        time.sleep(0.005)  # the loop lags
+        texts = [message.text async for message in stream if isinstance(message, Piece)]
+        thread.join()
+        return texts, wakes
+
+    texts, wakes = asyncio.run(listened())
+    assert texts == [f"{number} " for number in range(2000)]
+    assert 1 <= wakes < 2000
