@@ -338,10 +338,20 @@ def _number(text: str) -> float | None:
     return numbers[0].value if len(numbers) == 1 else None
 
 
+def _radio(intent: str, slots: Mapping[str, str]) -> Wish | None:
+    if intent == "播放控制" and slots.get("操作") in ("下一个", "下一", "上一个", "上一"):
+        return Wish("control_media", {"action": "next" if slots["操作"].startswith("下") else "previous"})
+    value = _number(slots.get("频道", ""))
+    if intent == "播放电台" and slots.get("频道类型") == "调频" and value is not None:
+        return Wish("tune_radio", {"value": value})
+    return None
+
+
 _DOMAINS: dict[str, Callable[[str, Mapping[str, str]], Wish | None]] = {
     "音乐": _music,
     "地图": _map,
     "车载控制": _car,
+    "收音机": _radio,
     "打电话": _missing,
     "天气": _missing,
 }

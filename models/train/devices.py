@@ -254,6 +254,7 @@ SWITCHED = (
 """Things that "turn on A and B" may join."""
 OPENED = ("window", "sunroof", "sunshade", "trunk")
 COLORS = ("white", "red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink")
+PAGES = ("home", "navigation", "media", "climate", "phone", "vehicle", "settings")
 SEAT_MOVES = ("forward", "back", "up", "down", "recline", "upright")
 FRACTIONS = {"half": 50.0, "quarter": 25.0, "third": 33.0, "two_thirds": 67.0, "three_quarters": 75.0}
 

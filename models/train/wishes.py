@@ -9,7 +9,7 @@ from typing import Any
 
 from models.train import numbers
 from models.train.bank import bank_of
-from models.train.devices import COLORS, DEVICES, FRACTIONS, MANY, SEAT_MOVES, Device, result_of
+from models.train.devices import COLORS, DEVICES, FRACTIONS, MANY, PAGES, SEAT_MOVES, Device, result_of
 from models.train.grammar import Chunks, Writer, text_of
 
 Call = dict[str, Any]
@@ -441,7 +441,11 @@ class Maker:
     def chosen_wish(self) -> Wish:
         """A colour, a direction of the air, a move of a seat: one of a few, named."""
         rng = self.rng
-        kind = rng.choice(["color", "air", "seat"])
+        kind = rng.choice(["color", "air", "seat", "page", "radio"])
+        if kind == "page":
+            return self.page_wish()
+        if kind == "radio":
+            return self.radio_wish()
         if kind == "color":
             color = rng.choice(COLORS)
             slots: dict[str, Chunks | str] = {
@@ -463,10 +467,29 @@ class Maker:
             self.writer.phrase(f"own.seat.{move}", slots), call("set_seat_position", move=move, zone=zone)
         )
 
+    def page_wish(self) -> Wish:
+        """A page of the screen."""
+        page = self.rng.choice(PAGES)
+        form = "own.page.home" if page == "home" and self.rng.random() < 0.5 else "own.page"
+        chunks = self.writer.phrase(form, {"x": self.writer.phrase(f"page.{page}")})
+        return self._plain(chunks, call("show_page", page=page))
+
+    def radio_wish(self) -> Wish:
+        """A frequency of the FM band, in steps of 100 kHz."""
+        tenths = self.rng.randint(875, 1080)
+        value = tenths / 10
+        said = numbers.said(value, self.language, self.rng) if tenths // 10 != 100 else f"{value:.1f}"
+        if not self.english and (self.rng.random() < 0.5 or not tenths % 10):
+            said = "".join(numbers.mandarin(int(digit)) for digit in str(tenths // 10))
+            said += f"点{numbers.mandarin(tenths % 10)}"
+        tails = ["", "", "", " megahertz"] if self.english else ["", "", "", "兆赫"]
+        n: Chunks = ((said, "0.value"), (self.rng.choice(tails), ""))
+        return self._plain(self.writer.phrase("own.radio", {"n": n}), call("tune_radio", value=value))
+
     def any_wish(self) -> Wish:
         """Any wish that is a command."""
         draw = self.rng.random()
-        if draw < 0.6:
+        if draw < 0.58:
             return self.device_wish()
         if draw < 0.66:
             return self.chosen_wish()

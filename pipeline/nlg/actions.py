@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.frames import Language, ToolResult
 from pipeline.nlg.answers import number, say_answer
 from pipeline.nlg.refusals import say_failure, say_refusal
+from pipeline.vehicle.writes import RADIO
 
 ZONE_EN = {
     "all": "whole-cabin",
@@ -295,6 +296,27 @@ def _direction(result: ToolResult, zh: bool) -> str:
     return f"The {_zone(zone)}air now blows to {en}."
 
 
+PAGE_NAMES = {
+    "home": ("the home screen", "主页"),
+    "navigation": ("the map", "导航页面"),
+    "media": ("the media page", "音乐页面"),
+    "climate": ("the climate page", "空调页面"),
+    "phone": ("the phone page", "电话页面"),
+    "vehicle": ("the vehicle page", "车辆页面"),
+    "settings": ("the settings", "设置页面"),
+}
+
+
+def _page(result: ToolResult, zh: bool) -> str:
+    en, name = PAGE_NAMES[result.call.arguments["page"]]
+    return f"已打开{name}。" if zh else f"Showing {en}."
+
+
+def _radio(result: ToolResult, zh: bool) -> str:
+    megahertz = number(str(result.value).removeprefix(RADIO))
+    return f"正在播放调频{megahertz}兆赫。" if zh else f"Playing F M {megahertz}."
+
+
 def _seat(result: ToolResult, zh: bool) -> str:
     move, zone = result.call.arguments["move"], result.call.arguments["zone"]
     if move in ("recline", "upright"):
@@ -340,6 +362,8 @@ _DONE: dict[str, Callable[[Any, bool], str]] = {
     "set_air_direction": _direction,
     "set_screen": _switch("screen", "屏幕"),
     "set_seat_position": _seat,
+    "show_page": _page,
+    "tune_radio": _radio,
     "control_media": _media,
     "play_media": _play,
     "set_media_source": _source,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeline.frames import Language, ToolResult
-from pipeline.vehicle.writes import FAVOURITES
+from pipeline.vehicle.writes import FAVOURITES, RADIO
 
 _SEATS_EN = ("driver", "passenger", "rear left", "rear right")
 _SEATS_ZH = ("主驾", "副驾", "左后", "右后")
@@ -208,6 +208,9 @@ def _destination(result: ToolResult, zh: bool) -> str:
 
 
 def _media(result: ToolResult, zh: bool) -> str:
+    if str(result.value).startswith(RADIO):
+        megahertz = number(str(result.value).removeprefix(RADIO))
+        return f"正在播放调频{megahertz}兆赫。" if zh else f"This is F M {megahertz}."
     if result.value == FAVOURITES:
         return "正在播放您的收藏。" if zh else "Your favourites are playing."
     kept = "".join(c for c in str(result.value).removeprefix("media:search?q=") if c.isalnum() or c in " '-&")[

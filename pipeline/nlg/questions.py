@@ -8,6 +8,7 @@ from pipeline.nlg.actions import (
     DIRECTION_NAMES,
     EXTERIOR_NAMES,
     MODE_NAMES,
+    PAGE_NAMES,
     ZONE_EN,
     ZONE_ZH,
     spoken_name,
@@ -144,6 +145,11 @@ def wish_of(call: ToolCall, language: Language) -> str:
     if call.name == "set_air_direction":
         where = DIRECTION_NAMES[arguments["direction"]][zh]
         return f"把风吹向{where}" if zh else f"blow the air to {where}"
+    if call.name == "show_page":
+        page = PAGE_NAMES[arguments["page"]][zh]
+        return f"打开{page}" if zh else f"show {page}"
+    if call.name == "tune_radio":
+        return f"播放调频{number(arguments['value'])}" if zh else f"tune to F M {number(arguments['value'])}"
     if call.name == "set_seat_position":
         zone = (ZONE_ZH if zh else ZONE_EN)[arguments["zone"]]
         return _SEAT_MOVES[arguments["move"]][zh].format(zone)

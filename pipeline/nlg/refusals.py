@@ -5,8 +5,8 @@ from __future__ import annotations
 from pipeline.frames import Language, ToolResult
 from pipeline.nlg.answers import number
 
-_UNITS_EN = {"Celsius": "degrees", "percent": "percent", "mm": "millimeters"}
-_UNITS_ZH = {"Celsius": "度", "degrees": "度", "mm": "毫米"}
+_UNITS_EN = {"Celsius": "degrees", "percent": "percent", "mm": "millimeters", "MHz": "megahertz"}
+_UNITS_ZH = {"Celsius": "度", "degrees": "度", "mm": "毫米", "MHz": "兆赫"}
 _REFUSED_EN = {
     "forbidden": "I can't do that by voice, for safety.",
     "forbidden_while_moving": "I can't do that while the car is moving.",

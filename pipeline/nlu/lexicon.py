@@ -34,6 +34,7 @@ SPELT_ONLY = frozenset(
         "air_windscreen",
         "high_beam",
         "position_light",
+        "page",
         "shuffle",
         "repeat",
         "favourites",

@@ -19,9 +19,10 @@ LIMITS: dict[str, tuple[float, float, str]] = {
     "percent": (0, 100, "percent"),
     "percent_change": (-100, 100, "percent"),
     "brightness": (10, 100, "percent"),
+    "radio": (87.5, 108, "MHz"),
 }
-"""Lowest, highest and unit. Temperature, its change and the screen's lower end are Cockpit's own; the others are
-VSS's.
+"""Lowest, highest and unit. Temperature, its change and the screen's lower end are Cockpit's own, the FM band is
+ITU's; the others are VSS's.
 """
 
 CLIMATE_ZONES = ["all", "front", "driver", "passenger", "rear", "rear_left", "rear_right"]
@@ -30,6 +31,7 @@ EXTERIOR_LIGHTS = ["high_beam", "fog", "front_fog", "rear_fog", "position"]
 """The low beam is a tool of its own. `fog`: the front ones to switch on, both to switch off."""
 CLIMATE_MODES = ["auto", "eco", "rapid_cooling", "rapid_heating", "swing", "natural"]
 COLORS = ["white", "red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink"]
+PAGES = ["home", "navigation", "media", "climate", "phone", "vehicle", "settings"]
 SEAT_MOVES = ["forward", "back", "up", "down", "recline", "upright"]
 QUESTIONS = [
     "speed",
@@ -174,6 +176,8 @@ SIMPLE: dict[str, dict[str, Any]] = {
     "set_climate_mode": _object(mode=_enum(CLIMATE_MODES), on=_switch()),
     "set_air_direction": _object(direction=_enum(["windscreen", "face", "feet"]), zone=_enum(CLIMATE_ZONES)),
     "set_screen": _object(on=_switch()),
+    "show_page": _object(page=_enum(PAGES)),
+    "tune_radio": _object(value={"type": "number", "minimum": LIMITS["radio"][0], "maximum": LIMITS["radio"][1]}),
     "set_seat_position": _object(move=_enum(SEAT_MOVES), zone=_enum(["driver", "passenger"])),
     "refuse": _object(reason=_enum(REFUSALS), what={"type": "string", "maxLength": 80}),
 }

@@ -281,9 +281,11 @@ class Toolbox:
         return self.route.place, round(distance_km(*self.position(), self.route.place), 1)
 
     def _limits(self, call: ToolCall) -> dict[str, Any]:
-        if call.name not in BY_ACTION:
+        if call.name not in BY_ACTION and call.name != "tune_radio":
             return {}
-        kind = {"set_temperature": "temperature", "set_brightness": "brightness"}.get(call.name, "percent")
+        kind = {"set_temperature": "temperature", "set_brightness": "brightness", "tune_radio": "radio"}.get(
+            call.name, "percent"
+        )
         low, high, unit = LIMITS[kind]
         return {"min": low, "max": high, "unit": unit, "asked": call.arguments.get("value")}
 

@@ -12,6 +12,9 @@ LIGHTS: Final = "Vehicle.Body.Lights."
 AMBIENT: Final = "Vehicle.Cabin.Light.AmbientLight."
 MEDIA: Final = "Vehicle.Cabin.Infotainment.Media."
 FAVOURITES: Final = "media:favourites"
+RADIO: Final = "radio:fm?mhz="
+"""The player's URI of a frequency, which follows."""
+PAGE: Final = "Vehicle.Cabin.Infotainment.HMI.Page"
 Writes = list[tuple[str, Value]]
 
 COLOR_CODES: Final = {
@@ -99,6 +102,15 @@ def _lists(access: SignalAccess, arguments: dict[str, Any]) -> Writes:
     return _LISTS[arguments["action"]]
 
 
+def _page(access: SignalAccess, arguments: dict[str, Any]) -> Writes:
+    return [(PAGE, str(arguments["page"]).upper())]
+
+
+def _radio(access: SignalAccess, arguments: dict[str, Any]) -> Writes:
+    uri = f"{RADIO}{float(arguments['value']):.1f}"
+    return [(MEDIA + "SelectedURI", uri), (MEDIA + "Played.Source", "FM"), (MEDIA + "Action", "PLAY")]
+
+
 def _seat_position(access: SignalAccess, arguments: dict[str, Any]) -> Writes:
     part, step = _MOVES[arguments["move"]]
     path = f"Vehicle.Cabin.Seat.Row1.{_SEATS[arguments['zone']]}.{part}"
@@ -114,6 +126,8 @@ FURTHER: Final[dict[str, Callable[[SignalAccess, dict[str, Any]], Writes]]] = {
     "set_climate_mode": _climate_mode,
     "set_air_direction": _air_direction,
     "set_seat_position": _seat_position,
+    "show_page": _page,
+    "tune_radio": _radio,
     "control_media": _lists,
 }
 """By tool; each may read what a relative wish adds to. Raises SignalError."""

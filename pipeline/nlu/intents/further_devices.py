@@ -164,6 +164,37 @@ _PAGE = re.compile(
 )
 
 
+_PAGES = (
+    ("home", r"\bhome\b|\bmain\b|主页|首页|桌面|主界面|主屏"),
+    ("navigation", r"\bnav|\bmap\b|\broute\b|导航|地图"),
+    ("media", r"\bmusic\b|\bmedia\b|\bradio\b|\baudio\b|音乐|媒体|收音机|歌"),
+    ("climate", r"\bclimate\b|\bair con|\bac\b|空调"),
+    ("phone", r"\bphone\b|\bcalls?\b|\bcontacts\b|电话|通讯录"),
+    ("settings", r"\bsettings?\b|设置"),
+    ("vehicle", r"\bvehicle\b|\bcar\b|车辆|车况"),
+)
+
+
+def page(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
+    """A page of the screen, by what it is about; none is closed."""
+    text = evidence.text.lower()
+    named = [name for name, words in _PAGES if re.search(words, text)]
+    if switched(evidence) is False or not named or not (evidence.of("verb") or _SHOWS.search(text)):
+        return only(refusal("unsupported", "screen"))
+    return only(make_call("show_page", page=named[0])) if len(named) == 1 else only(refusal("unsupported", "screen"))
+
+
+_SHOWS = re.compile(r"\bshow|\bgo\b|\bback\b|\bsee\b|返回|回到|回|看|进入|显示")
+_FM = re.compile(r"\bf ?m\b|\bm(?:ega)? ?h(?:ert)?z\b|\btune\b|\bfrequency\b|调频|兆赫|频率", re.IGNORECASE)
+
+
+def radio_station(evidence: Evidence) -> ToolCall | None:
+    """A frequency of the FM band; None where none is said."""
+    if len(evidence.numbers) != 1 or evidence.has("device.volume") or not _FM.search(evidence.text):
+        return None
+    return make_call("tune_radio", value=round(evidence.numbers[0].value, 1))
+
+
 def player_list(evidence: Evidence) -> ToolCall | None:
     """Shuffle, repeat and favourites; None where none of them is said."""
     ends = switched(evidence) is False or evidence.has("verb.cancel", "verb.stop")
@@ -219,6 +250,7 @@ def seat_position(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
 
 
 FURTHER_DEVICES: list[tuple[str, Rule]] = [
+    ("page", page),
     ("seat_massage", massage),
     ("ambient_light", ambient_light),
     ("front_fog", exterior_light("front_fog")),

@@ -19,7 +19,7 @@ from pipeline.nlu.intents.devices import (
     switched,
     temperature_calls,
 )
-from pipeline.nlu.intents.further_devices import eco_mode, player_list, seat_move
+from pipeline.nlu.intents.further_devices import eco_mode, player_list, radio_station, seat_move
 from pipeline.nlu.intents.implied import feeling_calls
 from pipeline.nlu.intents.navigation_media import media_call, navigation_call, trip_there
 from pipeline.nlu.intents.questions import asked, asked_further
@@ -52,7 +52,8 @@ def candidates_of(
     found = _supported(evidence, last_call, lexicon) if evidence.tokens else []
     valued = [candidate.call for candidate in found if "value" in candidate.call.arguments]
     # nobody asks for 4.8 percent: it was "fourteen"
-    broken = any(call.name != "set_temperature" and call.arguments["value"] % 1 for call in valued)
+    whole = ("set_temperature", "tune_radio")
+    broken = any(call.name not in whole and call.arguments["value"] % 1 for call in valued)
     if valued and (evidence.doubtful_number or broken):
         return only(refusal("not_understood", evidence.text.strip()))
     return found
@@ -82,7 +83,7 @@ def _supported(evidence: Evidence, last_call: ToolCall | None, lexicon: Lexicon 
     unsupported = evidence.names("unsupported")
     if unsupported and not (evidence.of("device") and not question.is_question):
         return only(refusal("unsupported", unsupported[0]))
-    media = player_list(evidence) or media_call(evidence, lexicon)
+    media = player_list(evidence) or radio_station(evidence) or media_call(evidence, lexicon)
     if media is not None and not question.is_question:
         return only(media)
     wished = evidence.of("music") and (evidence.has("verb.set") or _WISH.search(evidence.text))
@@ -341,6 +342,8 @@ _DEVICE_OF_TOOL = {
     "set_ambient_color": "ambient_light",
     "set_reading_light": "reading_light",
     "set_screen": "screen",
+    "show_page": "page",
+    "tune_radio": "media",
     "set_seat_position": "seat_position",
 }
 _THERMAL = frozenset(("temperature", "seat_heating", "seat_ventilation", "wheel_heating", "ac"))
@@ -372,7 +375,7 @@ def kept_in_mind(call: ToolCall) -> bool:
     """True for a call that "it" or "there" may mean later."""
     if call.name == "ask_vehicle":
         return call.arguments["item"] in (*_DEVICE_OF_QUESTION, "exterior_lights")
-    return call.name.startswith(("set_", "play_", "control_", "restore_", "ask_distance"))
+    return call.name.startswith(("set_", "play_", "tune_", "show_", "control_", "restore_", "ask_distance"))
 
 
 def _device_for(last_call: ToolCall) -> str | None:

@@ -18,7 +18,7 @@ _ABOUT_ALL = ("statement", "hypothetical", "delayed", "condition", "taken_back",
 _SURE = 0.5
 _NO_COMMAND = ("unsupported", "none_talk", "not_understood", "forbidden")
 _SURE_OF_NONE = 0.7
-_MUSIC = frozenset(("play_media", "control_media", "set_media_source"))
+_MUSIC = frozenset(("play_media", "control_media", "set_media_source", "tune_radio"))
 _SEATS = {
     "all": {"driver", "passenger", "rear_left", "rear_right", "front", "rear"},
     "front": {"driver", "passenger", "front"},

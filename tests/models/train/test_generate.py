@@ -139,7 +139,7 @@ def test_only_the_meant_of_two_opposites_is_done() -> None:
     """ "Don't close it, open it", "next song, no, the one before"."""
     opened = {"set_window": 100.0, "set_sunshade": 100.0, "set_sunroof": "open", "set_trunk": True}
     found = 0
-    for line in sentences(2, 2000, ["contrast", "correction"]):
+    for line in sentences(2, 3500, ["contrast", "correction"]):
         assert len(line["calls"]) == 1, line
         one = line["calls"][0]
         verb = re.search(r"\b(open|close|shut) (?:it|that)\W*$", line["text"].lower())

@@ -44,6 +44,11 @@ def read(interpreter: Interpreter, text: str, last: ToolCall | None = None) -> l
         ("播放我收藏的歌", "control_media", {"action": "play_favourites"}),
         ("move the passenger seat back a bit", "set_seat_position", {"move": "back", "zone": "passenger"}),
         ("靠背调直一点", "set_seat_position", {"move": "upright", "zone": "driver"}),
+        ("返回桌面", "show_page", {"page": "home"}),
+        ("open the settings page", "show_page", {"page": "settings"}),
+        ("设置调频一零一点零", "tune_radio", {"value": 101.0}),
+        ("tune the radio to 98.7", "tune_radio", {"value": 98.7}),
+        ("收音机音量调到九十", "set_volume", {"target": "media", "action": "set", "value": 90.0}),
         ("is the high beam on", "ask_vehicle", {"item": "exterior_lights", "zone": "any"}),
     ],
 )
@@ -63,6 +68,8 @@ def test_read(interpreter: Interpreter, text: str, name: str, arguments: dict[st
         "the massage mode to waves",
         "氛围灯跟音乐同步模式",
         "打开全屏页面",
+        "关闭设置页面",
+        "把空调自然风关了设置页",
         "the auto wipers on",
     ],
 )

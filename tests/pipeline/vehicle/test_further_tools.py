@@ -49,6 +49,9 @@ def stop_the_car(tree: EmbeddedTree) -> None:
         ("set_volume", {"target": "call", "action": "set", "value": 70.0},
          "Vehicle.Cabin.Infotainment.Phone.Volume", 70, "call volume"),
         ("control_media", {"action": "shuffle"}, "Vehicle.Cabin.Infotainment.Media.PlaybackMode", "SHUFFLE", "Shuffle"),
+        ("show_page", {"page": "media"}, "Vehicle.Cabin.Infotainment.HMI.Page", "MEDIA", "media page"),
+        ("tune_radio", {"value": 101.5},
+         "Vehicle.Cabin.Infotainment.Media.SelectedURI", "radio:fm?mhz=101.5", "101.5"),
         ("set_air_direction", {"direction": "feet", "zone": "rear"},
          "Vehicle.Cabin.HVAC.Station.Row2.Driver.AirDistribution", "DOWN", "feet"),
     ],
@@ -137,3 +140,15 @@ def test_every_color_may_be_written() -> None:
     allowed = load_signals()[AMBIENT + "Color"].allowed
     assert allowed is not None
     assert set(allowed) == set(COLOR_CODES.values())
+
+
+def test_a_frequency_outside_the_band_is_refused_with_the_band(tools: Toolbox, tree: EmbeddedTree) -> None:
+    before = tree.snapshot()
+    refused = run(tools, "tune_radio", value=120.0)
+    assert (refused.status, refused.reason, tree.snapshot()) == ("refused", "out_of_range", before)
+    assert "87.5 to 108 megahertz" in say([refused], "en")
+
+
+def test_what_is_playing_is_the_frequency(tools: Toolbox) -> None:
+    run(tools, "tune_radio", value=99.3)
+    assert say([run(tools, "ask_vehicle", item="media", zone="any")], "en") == "This is F M 99.3."
