@@ -109,6 +109,8 @@ def _hesitating(maker: Maker, chunks: Chunks) -> Chunks:
         words = text.split(" ")
         first = 1 if not words[0] or (i and not chunks[i - 1][0].endswith(" ")) else 0
         last = len(words) - (0 if words[-1] and (i + 1 == len(chunks) or chunks[i + 1][0].startswith(" ")) else 1)
+        if chunks[i + 1 : i + 2] and chunks[i + 1][1].endswith("value") and chunks[i + 1][0] == "one":
+            last -= 1  # "level one": without its word beside it this is no number
         if last < first:
             return chunks
         at = rng.randint(first, last)
