@@ -37,6 +37,18 @@ _BRIGHTER = re.compile(r"\bbrighter|\bbrighten|亮[一点些]|更亮")
 _DIMMER = re.compile(r"\bdim|\bdarker|暗[一点些]|更暗")
 
 
+_ON_OR_OFF = {"verb.on": True, "verb.open": True, "verb.off": False, "verb.close": False, "verb.stop": False}
+
+
+def switched_here(evidence: Evidence, *devices: str) -> bool | None:
+    """On or off for a thing beside which another may be switched the other way: the verb right before it counts."""
+    at = next((match.start for match in evidence.matches if any(f"device.{name}" in match.tags for name in devices)), 0)
+    said = [match for match in evidence.matches if match.end <= at and not match.tags.isdisjoint(_ON_OR_OFF)]
+    if len(said) > 1:
+        return _ON_OR_OFF[next(tag for tag in said[-1].tags if tag in _ON_OR_OFF)]
+    return switched(evidence)
+
+
 def massage(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
     """Seat massage: on, off, a level; a kind of massage is something that the car has not."""
     if re.search(r"\bmode\b|模式|时长", evidence.text.lower()):
@@ -90,7 +102,7 @@ def exterior_light(which: str) -> Rule:
     def calls(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
         if _AUTO.search(evidence.text.lower()):
             return only(refusal("unsupported", "light_automatic"))
-        is_on = switched(evidence)
+        is_on = switched_here(evidence, *_LIGHTS)
         if is_on is None:
             said = evidence.has("verb.set", "verb.play") or "亮" in evidence.text or len(evidence.tokens) <= 4
             is_on = True if said and "闪" not in evidence.text else None
@@ -99,6 +111,7 @@ def exterior_light(which: str) -> Rule:
     return calls
 
 
+_LIGHTS = ("front_fog", "rear_fog", "fog_light", "high_beam", "position_light")
 _AUTO = re.compile(r"\bauto(?:matic)?\b|自动|智能")
 _AIR = re.compile(r"\b(?:ac|a c|air|climate|fan|vents?|blow\w*)\b|空调|风|吹|温|制冷|制热")
 _MODES = frozenset(("rapid_cooling", "rapid_heating", "swing", "natural_wind", "climate_eco", "climate_auto"))
@@ -116,7 +129,7 @@ def climate_mode(mode: str) -> Rule:
             mode == "auto" and not _AIR.search(evidence.text.lower())
         ):
             return []
-        return only(make_call("set_climate_mode", mode=mode, on=switched(evidence) is not False))
+        return only(make_call("set_climate_mode", mode=mode, on=switched_here(evidence, *_MODES) is not False))
 
     return calls
 
