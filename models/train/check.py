@@ -19,7 +19,7 @@ class LineError(ValueError):
 
 
 class NumberMisread(LineError):
-    """A number that runs into the words beside it, as 50 does in "亮度50点一首" (50.1)."""
+    """A number that runs into the words beside it, as 50 does in "亮度50点一首" (50.1), or that is none to the product."""
 
 
 def check(line: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ def _check_value(text: str, one: dict[str, Any], line: dict[str, Any]) -> None:
     ]
     wanted = abs(one["args"]["value"])
     if len(inside) != 1:
-        raise LineError(f"{len(inside)} numbers in {text[low:high]!r}: {line}")
+        raise NumberMisread(f"{len(inside)} numbers in {text[low:high]!r}: {line}")
     number = inside[0]
     said = abs(number.value)
     as_level = {float(round(said * 100 / count)) for count in LEVEL_COUNTS}

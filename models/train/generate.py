@@ -29,6 +29,8 @@ from models.train.surface import dressed, heard
 from models.train.wishes import FROM_TEXT, Maker, Wish
 
 _SEVERAL = ("several", "several_lacking")
+MOST_MISREAD = 5
+"""So many lines whose number the product does not read, and the generator has a fault; fewer are left away."""
 MOST_REPEATS = 200
 """So many sentences of a kind that were there already, one after another, and it has no more."""
 
@@ -43,6 +45,7 @@ def sentences(seed: int, count: int, kinds: Sequence[str] = ()) -> Iterator[dict
     open_kinds = {(language, kind) for language in makers for kind in (kinds or KINDS)}
     repeats: Counter[tuple[str, str]] = Counter()
     seen: set[str] = set()
+    misread = 0
     while len(seen) < count and open_kinds:
         language = rng.choice(("en", "zh"))
         left = [kind for kind in (kinds or KINDS) if (language, kind) in open_kinds]
@@ -52,9 +55,10 @@ def sentences(seed: int, count: int, kinds: Sequence[str] = ()) -> Iterator[dict
         try:
             line = sentence(makers[language], kind)
         except NumberMisread:
-            if kind not in _SEVERAL:
+            misread += kind not in _SEVERAL  # two wishes without a pause between them may say a third thing
+            if misread > MOST_MISREAD:
                 raise
-            continue  # two wishes without a pause between them may say a third thing: nobody could read that
+            continue  # nobody could read that
         key = line["text"] + (json.dumps(line["last"]) if line["last"] else "")
         if key in seen or fingerprint(line["text"]) in held_out():
             repeats[language, kind] += 1
