@@ -19,7 +19,7 @@ class LineError(ValueError):
 
 
 class NumberMisread(LineError):
-    """A number that runs into the words beside it, as 50 does in "亮度50点一首" (50.1), or that is none to the product."""
+    """A number that runs into the words beside it, as 50 does in "亮度50点一首" (50.1), or is none to the product."""
 
 
 def check(line: dict[str, Any]) -> None:
