@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,17 +165,33 @@ def _examples(
 ) -> tuple[list[Example], Counter[str]]:
     """The examples of all lines that can be used, in order, and how many cannot by cause."""
     lexicon = build_lexicon(load_places(), by_sound=False)
-    reader = FeatureReader(encoder.tokenizer, labels.tags, labels.space.tools[1:], lexicon)
+    reading = FeatureReader(encoder.tokenizer, labels.tags, labels.space.tools[1:], lexicon), labels.space
     if processes == 1 or len(lines) <= _CHUNK:
-        return _some(reader, labels.space, lines)
+        return _some(*reading, lines)
     chunks = [lines[low : low + _CHUNK] for low in range(0, len(lines), _CHUNK)]
     found: list[Example] = []
     faults: Counter[str] = Counter()
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("fork")) as pool:
-        for examples, more in pool.map(partial(_some, reader, labels.space), chunks):
+    # Children of a fork have the reader as it is: its lexicon cannot be pickled.
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=reading) as pool:
+        for examples, more in pool.map(_some_here, chunks):
             found += examples
             faults += more
     return found, faults
+
+
+_reading: tuple[FeatureReader, Space] | None = None
+"""In a child that reads data: what it reads with."""
+
+
+def _begin(reader: FeatureReader, space: Space) -> None:
+    global _reading
+    _reading = reader, space
+
+
+def _some_here(lines: Sequence[Line]) -> tuple[list[Example], Counter[str]]:
+    assert _reading is not None
+    return _some(*_reading, lines)
 
 
 def _some(reader: FeatureReader, space: Space, lines: Sequence[Line]) -> tuple[list[Example], Counter[str]]:

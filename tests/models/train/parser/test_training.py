@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,16 @@ from models.engines.parser import ParserEngine
 from models.errors import InputError
 from models.store.store import Store
 from models.store.tensor_file import read_tensors, write_tensors
+from models.train.parser import run
 from models.train.parser.encoder import Lower
+from models.train.parser.examples import constants_in
 from models.train.parser.fit import FitOptions, device_of
 from models.train.parser.net import Inputs, NetShape, ParserNet
-from models.train.parser.result import Size
+from models.train.parser.result import Labels, Size
 from models.train.parser.run import Encoder, read_lines, train_parser
 from pipeline.nlu.lexicon import build_lexicon
+from pipeline.nlu.parser.features import tag_names
+from pipeline.nlu.parser.labels import Space
 from pipeline.nlu.parser.reader import ParserReader
 from pipeline.vehicle.places import load_places
 
@@ -77,6 +82,20 @@ def test_it_learns_and_its_adapter_reads_sentences(
     assert reader.read("...") is None
 
 
+def test_several_processes_read_what_one_reads(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they read with holds a cache, which no pickle takes."""
+    labels = Labels(Space.of(constants_in(lines())), tuple(tag_names()))
+    monkeypatch.setattr(run, "_CHUNK", 10)
+    bad: list[dict[str, Any]] = [{"text": "", "calls": [], "reason": None, "what": None}]
+    alone, faults = run._examples([*lines(), *bad], encoder, labels, 1)
+    found, same_faults = run._examples([*lines(), *bad], encoder, labels, 2)
+    assert faults == same_faults
+    assert faults.total() == 1
+    for one, other in zip(alone, found, strict=True):
+        for each in fields(one):
+            assert np.array_equal(getattr(one, each.name), getattr(other, each.name))
+
+
 def test_a_run_that_was_cut_short_ends_as_one_that_was_not(encoder: Encoder, tmp_path: Path) -> None:
     class Cut(Exception):
         pass
@@ -86,11 +105,11 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(encoder: Encoder, tmp
             raise Cut
 
     options = FitOptions(seed=3, epochs=4, batch=4, threads=1)
-    run = partial(train_parser, lines(), lines()[:6], encoder, options=options, command="a test", size=SMALL)
-    whole = run(tmp_path / "whole")
+    train = partial(train_parser, lines(), lines()[:6], encoder, options=options, command="a test", size=SMALL)
+    whole = train(tmp_path / "whole")
     with pytest.raises(Cut):
-        run(tmp_path / "cut", told=cut)
-    resumed = run(tmp_path / "cut")
+        train(tmp_path / "cut", told=cut)
+    resumed = train(tmp_path / "cut")
     assert resumed["adapter_sha256"] == whole["adapter_sha256"]
     assert resumed["losses"] == whole["losses"]
 
