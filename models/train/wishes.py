@@ -334,6 +334,9 @@ class Maker:
         if kind == "title" and rng.random() < 0.12:  # words of a command, told apart by what stands around them
             query = text_of(self.verbal_wish(free_text=False).chunks)
             template = self.writer.pick("own.play.called")
+        if kind == "title" and rng.random() < 0.06:  # any words may be a title: what people say of other things
+            query = text_of(self.writer.phrase(rng.choice(["chat", "remark", "implied.warm", "implied.cool", "cancel"])))
+            template = self.writer.pick("own.play.called")
         if (
             self.english
             and "{q} music" in template
@@ -434,6 +437,10 @@ class Maker:
             "stuffy": call("set_recirculation", on=False),
             "smell": call("set_recirculation", on=True),
             "dark": call("set_interior_light", on=True),
+            "loud": call("set_volume", target="media", action="change", value=-10.0),
+            "quiet": call("set_volume", target="media", action="change", value=10.0),
+            "glare": call("set_brightness", action="change", value=-20.0),
+            "dim": call("set_brightness", action="change", value=20.0),
         }
         name = self.rng.choice(list(remedies))
         return self._plain(self.writer.phrase(f"implied.{name}"), remedies[name])
