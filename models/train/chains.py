@@ -344,6 +344,8 @@ def _places(maker: Maker) -> Wish:
     rng.shuffle(zones)
     name = rng.choice(["temperature", "temperature", "fan", "window", "window", "seat_heating", "seat_ventilation"])
     device = DEVICES[name]
+    if name == "window" and rng.random() < 0.4:
+        return _windows(maker, zones)
     if name not in ("temperature", "fan"):
         ops = [rng.choice(["open", "close"] if name == "window" else ["on", "off"]) for _ in zones]
         parts = [
@@ -355,14 +357,26 @@ def _places(maker: Maker) -> Wish:
     bare = rng.random() < 0.6 and name == "temperature"
     for zone in zones:
         value, said = maker.amount(device, "set")
-        x: Chunks | str = maker.noun(device, zone)
+        one = call(device.tool, **result_of(device, "set", zone, value))
         if bare:
-            x = (
-                text_of(maker.writer.phrase(f"zone.{zone}.who"))
-                if zone in MANY or not maker.english
-                else zone.replace("_", " ")
-            )
-        parts.append(
-            _Part(_form(maker, "set", {"x": x, "n": said}), call(device.tool, **result_of(device, "set", zone, value)))
+            words = maker.writer.phrase("place.value", {"x": maker.writer.phrase(f"zone.{zone}.who"), "n": said})
+        else:
+            words = _form(maker, "set", {"x": maker.noun(device, zone), "n": said})
+        parts.append(_Part(words, one))
+    joints = [" ", " ", ", ", " and ", ", and "] if bare and maker.english else _JOINTS[maker.language]
+    return _joined(maker, parts, joints, lacking=False)
+
+
+def _windows(maker: Maker, zones: list[str]) -> Wish:
+    """Two windows, the second without its name: "passenger window up, mine down"."""
+    device = DEVICES["window"]
+    ops = maker.rng.sample(["open", "close"], 2)
+    words = [maker.noun(device, zones[0]), maker.writer.phrase(f"zone.{zones[1]}.who")]
+    parts = [
+        _Part(
+            maker.writer.phrase(f"place.window.{op}", {"x": x}), call(device.tool, **result_of(device, op, zone))
         )
-    return _joined(maker, parts, _JOINTS[maker.language], lacking=False)
+        for x, op, zone in zip(words, ops, zones, strict=True)
+    ]
+    joints = [" ", ", ", ", ", " and ", ", and ", " but "] if maker.english else ["", "，", "，", "，再", "然后"]
+    return _joined(maker, parts, joints, lacking=False)

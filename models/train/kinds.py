@@ -138,11 +138,14 @@ def several(maker: Maker) -> Wish:
     return chains.chain(maker) if maker.rng.random() < 0.55 else scopes.several(maker)
 
 
+_assistant = _talk("assistant", "unsupported")
+
+
 def several_lacking(maker: Maker) -> Wish:
     """Wishes of which one is for something this car lacks: the others are done, that one is named."""
     if maker.rng.random() < 0.65:
         return chains.chain(maker, lacking=True)
-    missing = lacking(maker)
+    missing = lacking(maker) if maker.rng.random() < 0.7 else _assistant(maker)
     wish = maker.any_wish() if maker.rng.random() < 0.75 else scopes.several(maker, 2)
     parts = [missing.chunks, wish.chunks] if maker.rng.random() < 0.5 else [wish.chunks, missing.chunks]
     return Wish(scopes.glued(maker, parts), wish.calls, False, reason="unsupported")
@@ -186,16 +189,16 @@ def wrong_unit(maker: Maker) -> Wish:
     rng = maker.rng
     name = rng.choice(["temperature", "temperature", "volume", "fan", "window"])
     english_units = {
-        "temperature": ["degrees fahrenheit", "fahrenheit", "ºF", "kelvin", "°F"],
-        "volume": ["decibels", "db", "watts"],
+        "temperature": ["degrees fahrenheit", "fahrenheit", "ºF", "kelvin", "°F", "degrees f", "degree fahrenheit"],
+        "volume": ["decibels", "db", "watts", "decibel"],
         "fan": ["miles per hour", "rpm", "meters per second"],
-        "window": ["centimeters", "inches", "cm"],
+        "window": ["centimeters", "centimetres", "inches", "cm", "millimetres", "centimetre", "feet", "hands"],
     }
     zh_units = {
         "temperature": ["华氏度", "开尔文", "℉"],
         "volume": ["分贝", "瓦"],
         "fan": ["米每秒", "转每分钟"],
-        "window": ["厘米", "英寸"],
+        "window": ["厘米", "英寸", "公分", "毫米", "米"],
     }
     unit = rng.choice((english_units if maker.english else zh_units)[name])
     value = rng.choice([*range(60, 90), 290, 300]) if name == "temperature" else rng.randint(5, 90)
@@ -288,7 +291,7 @@ KINDS: dict[str, tuple[float, Callable[[Maker], Wish]]] = {
     "wrong_unit": (0.5, wrong_unit),
     "lacking": (10.0, lacking),
     "several_lacking": (6.0, several_lacking),
-    "assistant": (4.0, _talk("assistant", "unsupported")),
+    "assistant": (4.0, _assistant),
     "forbidden": (4.5, forbidden),
     "chat": (3.5, _talk("chat", "none_talk")),
     "statement": (4.5, lambda maker: scopes.told(maker, "statement.wish", "statement", "statement")),

@@ -71,7 +71,7 @@ def dressed(maker: Maker, wish: Wish) -> Chunks:
             chunks = (*maker.writer.phrase(lead), (comma or space, ""), *chunks)
     if not asks and not polite_end and rng.random() < 0.16:
         chunks = (*chunks, (space, ""), *maker.writer.phrase("polite.after"))
-    if rng.random() < 0.07:
+    if rng.random() < 0.09:
         chunks = _hesitating(maker, chunks)
     return chunks
 
@@ -141,6 +141,8 @@ def heard(maker: Maker, chunks: Chunks, *, question: bool, spoiled: bool) -> Chu
     rng = maker.rng
     if maker.english:
         done = [_near(rng, chunk) for chunk in chunks] if spoiled and rng.random() < 0.06 else list(chunks)
+        if spoiled and rng.random() < 0.08:
+            done = _terse(done)
         if rng.random() < 0.04:
             done = _pause(rng, done)
         return _english_case(rng, done, question)
@@ -174,6 +176,14 @@ def _near(rng: random.Random, chunk: Chunk) -> Chunk:
         rng.choice(_NEAR_EN[word]) if word in _NEAR_EN and rng.random() < 0.7 else word for word in text.split(" ")
     ]
     return " ".join(words), tag
+
+
+_ARTICLE = re.compile(r"(?<![\w'])(?:the|a|an) (?=[a-z])(?!c\b)", re.IGNORECASE)
+
+
+def _terse(chunks: list[Chunk]) -> list[Chunk]:
+    """Without articles, as one speaks to a machine: "open driver's window". What names a thing keeps its words."""
+    return [(text if tag else _ARTICLE.sub("", text), tag) for text, tag in chunks]
 
 
 def _misheard(rng: random.Random, chunks: list[Chunk]) -> list[Chunk]:

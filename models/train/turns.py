@@ -61,7 +61,7 @@ def _there_and_back(maker: Maker, opposite: str) -> tuple[Wish, Chunks]:
 def contrast(maker: Maker) -> Wish:
     """ "Volume to fifteen not fifty", 不是打开车窗是打开天窗."""
     rng = maker.rng
-    kind = rng.choice(["value", "thing", "zone", "act", "opposite", "back", "tail"])
+    kind = rng.choice(["value", "thing", "zone", "act", "opposite", "back", "tail", "zone_value", "short"])
     if kind == "opposite":
         wish, undone = _opposites(maker)
         return replace(wish, chunks=maker.writer.phrase("contrast.any", {"a": wish.chunks, "b": undone}), verbal=False)
@@ -70,6 +70,10 @@ def contrast(maker: Maker) -> Wish:
         return replace(wish, chunks=maker.writer.phrase("contrast.back", {"a": wish.chunks, "b": undone}))
     if kind == "tail":
         return _contrast_before(maker)
+    if kind == "zone_value":
+        return _place_of_value(maker)
+    if kind == "short":
+        return _short_thing(maker, "contrast.short")
     pattern = maker.writer.pick({"value": "contrast.value", "act": "contrast"}.get(kind, "contrast.noun"))
     if kind == "value":
         device, value, first, second = _two_values(maker)
@@ -139,7 +143,7 @@ def _two_values(maker: Maker) -> tuple[Device, float, Chunks, Chunks]:
 def correction(maker: Maker) -> Wish:
     """ "To 20, no wait, 22": only the last counts."""
     rng = maker.rng
-    kind = rng.choice(["value", "value", "zone", "thing", "act", "opposite", "back", "text"])
+    kind = rng.choice(["value", "value", "zone", "thing", "act", "opposite", "back", "text", "short", "behind"])
     said = text_of(maker.writer.phrase("correct"))
     between = (
         rng.choice([f" {said} ", f", {said}, ", f", {said} "])
@@ -154,6 +158,10 @@ def correction(maker: Maker) -> Wish:
         return replace(wish, chunks=(*undone, (between, ""), *wish.chunks), verbal=maker.is_verbal(text_of(undone)))
     if kind == "text":
         return _other_text(maker, between)
+    if kind == "short":
+        return _short_thing(maker, "correct.short")
+    if kind == "behind":
+        return _told_behind(maker)
     if kind == "value":
         device, value, first, second = _two_values(maker)
         zone = rng.choice(device.zones) if device.zones and rng.random() < 0.3 else ""
@@ -204,6 +212,47 @@ def _other_text(maker: Maker, between: str) -> Wish:
     end: Chunks = ((lead, ""), (names[1], "0.query"))
     one = call("play_media", query=FROM_TEXT)
     return Wish((*begin, (between, ""), *end), (one,), maker.is_verbal(text_of(begin)))
+
+
+_SHORT = {"heating": "seat_heating", "ventilation": "seat_ventilation", "front": "front_defrost", "rear": "rear_defrost"}
+"""Words that name a thing beside another one of the same: "heat my seat, no, ventilate it", 后面的."""
+_BESIDE = {"heating": "ventilation", "ventilation": "heating", "front": "rear", "rear": "front"}
+
+
+def _short_thing(maker: Maker, form: str) -> Wish:
+    """The thing that is meant is said in short, since the one that is not was named: "seat heating, scratch that, the
+    ventilation", 不要座椅加热要通风.
+    """
+    meant = maker.rng.choice(list(_SHORT))
+    device, other = DEVICES[_SHORT[meant]], DEVICES[_SHORT[_BESIDE[meant]]]
+    zone = maker.rng.choice(device.zones) if device.zones and maker.rng.random() < 0.3 else ""
+    op = maker.rng.choice(["on", "on", "off"])
+    undone = maker.writer.write(maker.about_x(f"plainly.{op}"), {"x": maker.noun(other, zone)})
+    slots: dict[str, Chunks | str] = {"b": untagged(undone), "x": maker.noun(other, zone)}
+    slots |= {"s": maker.writer.pick(f"short.{meant}"), "c": maker.writer.phrase("correct")}
+    chunks = maker.writer.phrase(f"{form}.{op}", slots)
+    return Wish(chunks, (call(device.tool, **result_of(device, op, zone)),), False)
+
+
+def _place_of_value(maker: Maker) -> Wish:
+    """A value for one place and not for another: 是后排二十二度不是前排, "22 for the back, not the front"."""
+    device = DEVICES[maker.rng.choice(["temperature", "temperature", "fan"])]
+    zone, other = maker.rng.sample(SEATS, 2)
+    value, said = maker.amount(device, "set")
+    slots: dict[str, Chunks | str] = {"n": said, "x": maker.noun(device, ""), **maker.zone_slots(zone)}
+    slots["a"], slots["b"] = (maker.writer.phrase(f"zone.{one}.who") for one in (zone, other))
+    named = device.name == "fan" or maker.rng.random() < 0.4
+    chunks = maker.writer.phrase("contrast.place_named" if named else "contrast.place", slots)
+    return Wish(chunks, (call(device.tool, **result_of(device, "set", zone, value)),), False)
+
+
+def _told_behind(maker: Maker) -> Wish:
+    """That it was a slip is said last: "next song, uh, the previous one i meant"."""
+    if maker.rng.random() < 0.5:
+        wish, undone = _opposites(maker)
+    else:
+        wish, undone = _there_and_back(maker, "plainly")
+    return replace(wish, chunks=maker.writer.phrase("correct.behind", {"a": wish.chunks, "b": undone}), verbal=False)
 
 
 def _slot(filled: Chunks | str) -> Chunks:

@@ -335,7 +335,8 @@ class Maker:
             query = text_of(self.verbal_wish(free_text=False).chunks)
             template = self.writer.pick("own.play.called")
         if kind == "title" and rng.random() < 0.06:  # any words may be a title: what people say of other things
-            query = text_of(self.writer.phrase(rng.choice(["chat", "remark", "implied.warm", "implied.cool", "cancel"])))
+            words = rng.choice(["chat", "remark", "implied.warm", "implied.cool", "cancel"])
+            query = text_of(self.writer.phrase(words, {"who": self.writer.pick("person")}))[:80].strip()
             template = self.writer.pick("own.play.called")
         if (
             self.english
