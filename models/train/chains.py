@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from models.train.devices import DEVICES, MANY, SEATS, result_of
+from models.train.devices import DEVICES, SEATS, result_of
 from models.train.grammar import Chunk, Chunks, renumbered, text_of
 from models.train.wishes import FROM_TEXT, Call, Maker, Wish, call
 
@@ -373,9 +373,7 @@ def _windows(maker: Maker, zones: list[str]) -> Wish:
     ops = maker.rng.sample(["open", "close"], 2)
     words = [maker.noun(device, zones[0]), maker.writer.phrase(f"zone.{zones[1]}.who")]
     parts = [
-        _Part(
-            maker.writer.phrase(f"place.window.{op}", {"x": x}), call(device.tool, **result_of(device, op, zone))
-        )
+        _Part(maker.writer.phrase(f"place.window.{op}", {"x": x}), call(device.tool, **result_of(device, op, zone)))
         for x, op, zone in zip(words, ops, zones, strict=True)
     ]
     joints = [" ", ", ", ", ", " and ", ", and ", " but "] if maker.english else ["", "，", "，", "，再", "然后"]

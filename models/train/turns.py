@@ -214,7 +214,12 @@ def _other_text(maker: Maker, between: str) -> Wish:
     return Wish((*begin, (between, ""), *end), (one,), maker.is_verbal(text_of(begin)))
 
 
-_SHORT = {"heating": "seat_heating", "ventilation": "seat_ventilation", "front": "front_defrost", "rear": "rear_defrost"}
+_SHORT = {
+    "heating": "seat_heating",
+    "ventilation": "seat_ventilation",
+    "front": "front_defrost",
+    "rear": "rear_defrost",
+}
 """Words that name a thing beside another one of the same: "heat my seat, no, ventilate it", 后面的."""
 _BESIDE = {"heating": "ventilation", "ventilation": "heating", "front": "rear", "rear": "front"}
 
