@@ -29,7 +29,7 @@ from models.train.surface import dressed, heard
 from models.train.wishes import FROM_TEXT, Maker, Wish
 
 _SEVERAL = ("several", "several_lacking")
-MOST_MISREAD = 5
+MOST_MISREAD = 30
 """So many lines whose number the product does not read, and the generator has a fault; fewer are left away."""
 MOST_REPEATS = 200
 """So many sentences of a kind that were there already, one after another, and it has no more."""
