@@ -8,7 +8,9 @@ import time
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -51,8 +53,11 @@ from pipeline.guidance import GuidanceEnded, PromptOutdated
 MOST_BODY_BYTES = 4 << 20
 MOST_UPLOAD_BYTES = 64 << 20
 BODY_S = 30.0
+SPEECH_THREADS = 16
+"""Recordings and texts to be spoken that are at work or wait for their turn; more wait for a thread."""
 """A body that takes longer to arrive is given up."""
 B = TypeVar("B", bound=BaseModel)
+T = TypeVar("T")
 Answer = Callable[[Request], Awaitable[Response]]
 
 
@@ -117,7 +122,7 @@ class Services:
 def application(services: Services) -> Starlette:
     """The ASGI application."""
     routes = _Routes(services)
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/v1/chat/completions", _answered(services, routes.chat), methods=["POST"]),
             Route("/v1/completions", _answered(services, routes.completion), methods=["POST"]),
@@ -137,6 +142,8 @@ def application(services: Services) -> Starlette:
         ],
         exception_handlers={HTTPException: _http_error},  # type: ignore[dict-item]
     )
+    app.state.speech_threads = routes.speech_threads
+    return app
 
 
 class _Stream:
@@ -190,13 +197,21 @@ class _Stream:
 class _Routes:
     def __init__(self, services: Services) -> None:
         self._services = services
+        self.speech_threads = ThreadPoolExecutor(SPEECH_THREADS, "api-speech")
+        """Recognition and speech wait for their turns there, so that what is short never waits behind them."""
+
+    async def _spoken(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self.speech_threads, partial(work, *arguments))
 
     async def chat(self, request: Request) -> Response:
         body = await _body(request, ChatRequest)
         placement = self._services.grants.place(body, self._services.client_of(request))
         name, service = self._services.text(body.model, placement.task)
-        prompt = await asyncio.to_thread(chat.prompt_of, body, service.model)
-        constraint = await asyncio.to_thread(chat.constraint_of, body, service.model)
+        if chat.is_short(body):
+            prompt, constraint = chat.prompt_of(body, service.model), None
+        else:
+            prompt = await asyncio.to_thread(chat.prompt_of, body, service.model)
+            constraint = await asyncio.to_thread(chat.constraint_of, body, service.model)
         alternatives = (body.top_logprobs or 0) if body.logprobs else None
         text_request = _text_request(placement, body, prompt, body.most_tokens, alternatives, constraint)
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
@@ -260,9 +275,9 @@ class _Routes:
         if form_of not in ("json", "text", "verbose_json"):
             raise invalid(f"response_format {form_of!r} is not served: json, text, verbose_json", "response_format")
         task = self._services.grants.place(placed, self._services.client_of(request)).task
-        samples = await asyncio.to_thread(samples_of, data)
+        samples = await self._spoken(samples_of, data)
         gone = threading.Event()
-        work = asyncio.to_thread(service.transcribe, samples, language or None, gone.is_set, task)  # type: ignore[arg-type]
+        work = self._spoken(service.transcribe, samples, language or None, gone.is_set, task)
         heard = await _unless_gone(request, work, gone.set)
         if form_of == "text":
             return Response(heard.text + "\n", media_type="text/plain; charset=utf-8")
@@ -289,10 +304,19 @@ class _Routes:
         gone = threading.Event()
         chunks = service.speak(body.input, language, gone.is_set, task)
         if body.response_format == "wav":
-            made = await _unless_gone(request, asyncio.to_thread(list, chunks), gone.set)
+            made = await _unless_gone(request, self._spoken(list, chunks), gone.set)
             return Response(wav_of(made, rate_hz), media_type="audio/wav", headers=headers)
-        first = await asyncio.to_thread(next, chunks, None)
-        return StreamingResponse(_pcm(first, chunks, gone), media_type="audio/pcm", headers=headers)
+        first = await self._spoken(next, chunks, None)
+        return StreamingResponse(self._pcm(first, chunks, gone), media_type="audio/pcm", headers=headers)
+
+    async def _pcm(self, first: Audio | None, chunks: Any, gone: threading.Event) -> AsyncIterator[bytes]:
+        try:
+            samples = first
+            while samples is not None:
+                yield pcm16(samples)
+                samples = await self._spoken(next, chunks, None)
+        finally:
+            gone.set()
 
     async def guidance(self, request: Request) -> Response:
         arrived_ns = time.monotonic_ns()
@@ -572,16 +596,6 @@ def _old_logprobs(chances: Sequence[TokenChance], tokenizer: TextTokenizer) -> d
         "token_logprobs": [chance.logprob for chance in chances],
         "top_logprobs": [{tokenizer.decode([t]): p for t, p in chance.alternatives} for chance in chances],
     }
-
-
-async def _pcm(first: Audio | None, chunks: Any, gone: threading.Event) -> AsyncIterator[bytes]:
-    try:
-        samples = first
-        while samples is not None:
-            yield pcm16(samples)
-            samples = await asyncio.to_thread(next, chunks, None)
-    finally:
-        gone.set()
 
 
 def _json(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -8,6 +8,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,14 +56,22 @@ class ApiServer:
     """Serves until `stop`. `path`: of the socket; `port`: of the loopback port, None without one."""
 
     def __init__(
-        self, path: Path, port: int | None, sockets: list[socket.socket], server: _Server, *, own: bool = True
+        self,
+        path: Path,
+        port: int | None,
+        sockets: list[socket.socket],
+        server: _Server,
+        speech_threads: ThreadPoolExecutor,
+        *,
+        own: bool = True,
     ) -> None:
-        """own: whether the socket's file goes with the server."""
+        """own: whether the socket's file goes with the server. speech_threads: of its application."""
         self.path = path
         self._own = own
         self.port = port
         self._sockets = sockets
         self._server = server
+        self._speech_threads = speech_threads
         self._thread = threading.Thread(target=self._serve, name="api", daemon=True)
 
     @classmethod
@@ -93,8 +102,9 @@ class ApiServer:
             _close(path if own else None, sockets)
             raise
         served = replace(services, client_of=_client_of(token))
+        app = application(served)
         config = uvicorn.Config(
-            application(served),
+            app,
             http=_PeerProtocol,
             ws="none",
             lifespan="off",
@@ -107,7 +117,7 @@ class ApiServer:
             timeout_graceful_shutdown=2,
         )
         bound = None if port is None else int(sockets[1].getsockname()[1])
-        return cls(path, bound, sockets, _Server(config), own=own)
+        return cls(path, bound, sockets, _Server(config), app.state.speech_threads, own=own)
 
     @property
     def ticks(self) -> int:
@@ -139,6 +149,8 @@ class ApiServer:
             asyncio.run(self._server.serve(sockets=self._sockets))
         except Exception:
             log.exception("the API on %s has ended", self.path)
+        finally:
+            self._speech_threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _client_of(token: str | None) -> Callable[[Request], Client]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ import numpy as np
 import openai
 import pytest
 
+from cockpit.api.app import SPEECH_THREADS
 from cockpit.api.chat import prompt_of
+from cockpit.api.errors import ApiError
 from cockpit.api.schema import ChatRequest
 from cockpit.api.speech import samples_of
 from cockpit.client import Cockpit, CockpitError
@@ -211,6 +216,45 @@ def test_a_deadline_ends_the_request(client: httpx.Client) -> None:
     long = [{"role": "user", "content": "Write a very long story."}]
     answer = client.post("/v1/chat/completions", json={"messages": long, "deadline_ms": 50})
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline")
+
+
+def test_what_is_short_never_waits_behind_recordings(
+    served: Any, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More recordings than threads of the loop's own wait for their turn; a schema, which takes a thread, does not."""
+    gate, waiting = threading.Event(), threading.Semaphore(0)
+
+    def held(*_arguments: Any) -> Any:
+        waiting.release()
+        gate.wait(120)
+        raise ApiError(503, "stopped", "a test")
+
+    monkeypatch.setattr(served.speech, "transcribe", held)
+    files = {"file": ("en01.wav", (AUDIO / "en01.wav").read_bytes())}
+    own = min(32, (os.cpu_count() or 1) + 4)
+    many = min(own + 2, SPEECH_THREADS)
+    body = {
+        "messages": [{"role": "user", "content": "Is fire warm?"}],
+        "max_tokens": 12,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "a", "schema": {"type": "object", "properties": {"warm": {"type": "boolean"}}}},
+        },
+    }
+    with ThreadPoolExecutor(many) as clients:
+        asked = [clients.submit(_transcribe, served.path, files) for _ in range(many)]
+        try:
+            for _ in range(many):
+                assert waiting.acquire(timeout=60)
+            assert client.post("/v1/chat/completions", json=body).status_code == 200
+        finally:
+            gate.set()
+        assert {each.result() for each in asked} == {503}
+
+
+def _transcribe(path: Path, files: dict[str, Any]) -> int:
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://cockpit", timeout=120) as made:
+        return made.post("/v1/audio/transcriptions", files=files).status_code
 
 
 def test_the_loopback_port_wants_the_token(served: Any) -> None:
