@@ -165,13 +165,16 @@ def screen(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
     if _BRIGHTER.search(text) or _DIMMER.search(text):
         step = 10.0 if amount.word == "little" else 20.0
         return only(make_call("set_brightness", action="change", value=step if _BRIGHTER.search(text) else -step))
-    is_on = switched(evidence)
-    whole = is_on is not None and not evidence.of("zone") and not _BRIGHT.search(text) and not _PAGE.search(text)
+    is_on = False if _DARK.search(text) else True if _LIT.search(text) else switched(evidence)
+    bright = _BRIGHT.search(_LIT.sub("", text))
+    whole = is_on is not None and not evidence.of("zone") and not bright and not _PAGE.search(text)
     if whole:
         return only(make_call("set_screen", on=is_on))
     return only(refusal("unsupported", "screen")) if evidence.names("verb") else []
 
 
+_DARK = re.compile("[息熄黑灭关]屏")
+_LIT = re.compile("亮屏|点亮|唤醒")
 _PAGE = re.compile(
     r"\b(?:page|menu|full|mirror|lock|clean|show|cluster|instrument|passenger|rear)\b|页|全屏|投|界面|锁|清洁|仪表|设置|副驾|娱乐"
 )

@@ -44,6 +44,8 @@ def read(interpreter: Interpreter, text: str, last: ToolCall | None = None) -> l
         ("播放我收藏的歌", "control_media", {"action": "play_favourites"}),
         ("move the passenger seat back a bit", "set_seat_position", {"move": "back", "zone": "passenger"}),
         ("靠背调直一点", "set_seat_position", {"move": "upright", "zone": "driver"}),
+        ("息屏", "set_screen", {"on": False}),
+        ("点亮屏幕", "set_screen", {"on": True}),
         ("播放上一频道", "control_media", {"action": "previous"}),
         ("skip to the next station", "control_media", {"action": "next"}),
         ("关闭低速警示音打开扫风模式", "set_climate_mode", {"mode": "swing", "on": True}),
