@@ -207,6 +207,6 @@ def test_wishes_that_run_into_each_other_are_left_out_and_a_faulty_template_is_t
     assert len(list(sentences(1, 3, ["several"]))) == 3
     refused = iter([True, True])
     assert len(list(sentences(1, 3, ["plain"]))) == 3  # one in a hundred thousand stops no training
-    refused = iter([True] * 20)
+    refused = iter([True] * (generate.MOST_MISREAD + 1))
     with pytest.raises(NumberMisread):
         next(sentences(1, 1, ["plain"]))
