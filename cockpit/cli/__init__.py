@@ -53,6 +53,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("ask", "cockpit.cli.talk:ask", "Answer text: one line, or those of standard input."),
     Command("serve", "cockpit.cli.serve:serve", "Run voice and the OpenAI-compatible API in one process."),
     Command("send", "cockpit.cli.serve:send", "Ask a running `cockpit serve`."),
+    Command("panel", "cockpit.panel.command:panel", "Show a running `cockpit serve` in a browser, on loopback."),
     Command("places", "cockpit.cli.places:app", "Index a place file, and try what a name finds.", group=True),
     Command("manual", "cockpit.cli.manual:app", "Build an owner's manual, and try what a question finds.", group=True),
     Command("models", "cockpit.cli.models:app", "Fetch, list, build and verify model weights.", group=True),

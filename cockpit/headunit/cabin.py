@@ -33,15 +33,17 @@ class Cabin:
     speaker: LastingSpeaker | None = None
 
     def state(self) -> State:
-        """What the event `state` says. `degraded`: it would be idle, and something is lacking (`modes` says what)."""
+        """What the event `state` says. `degraded`: it would be idle, and something is lacking (`modes` says what). None:
+        not here to be handled.
+        """
         runtime, by_hand = self.runtime, self.runtime.by_hand
         modes, doing = dict(self.service.status().modes), runtime.doing()
         chosen = runtime.parts.asr.languages
         return {
             "state": "degraded" if modes and doing == "idle" else doing,
             "modes": modes,
-            "muted": by_hand.muted,
-            "talking": by_hand.talking,
+            "muted": by_hand.muted if self.microphone else None,
+            "talking": by_hand.talking if self.microphone else None,
             "language": chosen[0] if len(chosen) == 1 and len(self.languages) > 1 else "auto",
             "volume": None if self.speaker is None else self.speaker.volume,
         }

@@ -2,7 +2,7 @@
 function __cockpit_at --description 'The command that is being completed'
     set -l at cockpit
     for word in (commandline -opc)[2..-1]
-        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models hash' 'cockpit models validate' 'cockpit models rollback' 'cockpit models diff' 'cockpit models gc' 'cockpit models card' 'cockpit models fetch' 'cockpit models refresh' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit hil' 'cockpit hil run' 'cockpit hil check' 'cockpit hil list' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
+        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit panel' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models hash' 'cockpit models validate' 'cockpit models rollback' 'cockpit models diff' 'cockpit models gc' 'cockpit models card' 'cockpit models fetch' 'cockpit models refresh' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit hil' 'cockpit hil run' 'cockpit hil check' 'cockpit hil list' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
     end
     test "$at" = "$argv[1]"
 end
@@ -13,6 +13,7 @@ complete -c cockpit -n '__cockpit_at "cockpit"' -a 'listen' -d 'Listen to the mi
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'ask' -d 'Answer text as if it had been heard: one line, or every line of standard input in one process until its end.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'serve' -d 'Run the voice chain and the OpenAI-compatible API, and Wyoming where the profile says so, until a signal ends it.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'send' -d 'Ask a running `cockpit serve`: the answer is printed as it is made.'
+complete -c cockpit -n '__cockpit_at "cockpit"' -a 'panel' -d 'Show a running `cockpit serve` in a browser: the driver\'s view and the engineer\'s, on loopback only.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'places' -d 'Index a place file (GeoPackage, CSV, JSON lines), and try what a name finds.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'manual' -d 'Check and build an owner\'s manual (Markdown), and try what a question finds in it.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'models' -d 'Fetch, build, validate and verify models.'
@@ -69,6 +70,10 @@ complete -c cockpit -n '__cockpit_at "cockpit send"' -l guidance -d 'The text is
 complete -c cockpit -n '__cockpit_at "cockpit send"' -l manoeuvre -r -d 'With --guidance: a newer prompt for it replaces one that waits.'
 complete -c cockpit -n '__cockpit_at "cockpit send"' -l json -d 'Print the whole answer as one JSON object.'
 complete -c cockpit -n '__cockpit_at "cockpit send"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit panel"' -l port -r -d 'On 127.0.0.1; 0: any free one.'
+complete -c cockpit -n '__cockpit_at "cockpit panel"' -l socket -r -F -d 'The API\'s socket, where it is not where `serve` puts it by itself.'
+complete -c cockpit -n '__cockpit_at "cockpit panel"' -l token-file -r -F -d 'File with the page\'s token; without it, a new one each time.'
+complete -c cockpit -n '__cockpit_at "cockpit panel"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit places"' -a 'build' -d 'Check a place file and keep its index, so that the next start with it is fast (100,000 names: about 15 s).'
 complete -c cockpit -n '__cockpit_at "cockpit places"' -a 'search' -d 'What a name finds, the likeliest first, and whether a trip there would start without asking back.'
 complete -c cockpit -n '__cockpit_at "cockpit places"' -s h -l help -d 'Show the help and exit.'

@@ -1,0 +1,1 @@
+"""A page on loopback that shows and handles a running `cockpit serve`: the driver's view and the engineer's."""
