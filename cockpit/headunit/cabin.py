@@ -33,8 +33,8 @@ class Cabin:
     speaker: LastingSpeaker | None = None
 
     def state(self) -> State:
-        """What the event `state` says. `degraded`: it would be idle, and something is lacking (`modes` says what). None:
-        not here to be handled.
+        """What the event `state` says. `degraded`: it would be idle, and something is lacking (`modes` says what).
+        None: not here to be handled.
         """
         runtime, by_hand = self.runtime, self.runtime.by_hand
         modes, doing = dict(self.service.status().modes), runtime.doing()

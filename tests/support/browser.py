@@ -18,7 +18,8 @@ from tests.support.waiting import LONG_S
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-    "--disable-extensions", "--disable-background-networking", "--remote-debugging-pipe", "--force-prefers-reduced-motion", "--lang=en",
+    "--disable-extensions", "--disable-background-networking", "--remote-debugging-pipe",
+    "--force-prefers-reduced-motion", "--lang=en",
 )  # fmt: skip
 
 
