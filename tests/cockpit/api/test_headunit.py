@@ -24,7 +24,7 @@ from cockpit.telemetry.metrics import Metrics
 from cockpit.telemetry.process_status import process_status
 from pipeline.audio.lasting import DeviceEvents, LastingSpeaker
 from tests.support.fake_chain import RecordingSink, utterance
-from tests.support.followed_chain import Chain
+from tests.support.headunit.followed_chain import Chain
 from tests.support.waiting import until
 
 TOKEN = "a-token-of-the-tests"

@@ -22,7 +22,7 @@ from pipeline.audio.sink import WavSink
 from pipeline.frames import AudioFrame, SpeechFrame, Transcript
 from tests.support.fake_chain import RecordingSink, utterance
 from tests.support.fake_clock import FakeClock
-from tests.support.followed_chain import Chain, Told
+from tests.support.headunit.followed_chain import Chain, Told
 from tests.support.waiting import until
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from cockpit.headunit.stream import EventStream
-from tests.support.browser import CHROMIUM, Browser
 from tests.support.fake_chain import RecordingSink, utterance
-from tests.support.followed_chain import Chain
-from tests.support.panel import ServedPanel
+from tests.support.headunit.browser import CHROMIUM, Browser
+from tests.support.headunit.followed_chain import Chain
+from tests.support.headunit.panel import ServedPanel
 from tests.support.paths import short_folder
 from tests.support.waiting import until
 

@@ -16,8 +16,8 @@ import pytest
 
 from cockpit.panel.app import FILES, MOST_BYTES
 from tests.support.fake_chain import RecordingSink
-from tests.support.followed_chain import Chain
-from tests.support.panel import TOKEN, ServedPanel
+from tests.support.headunit.followed_chain import Chain
+from tests.support.headunit.panel import TOKEN, ServedPanel
 from tests.support.paths import ROOT, short_folder
 from tests.support.waiting import until
 

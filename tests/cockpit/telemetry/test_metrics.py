@@ -26,7 +26,7 @@ from pipeline.frames import ToolCall, ToolResult
 from pipeline.turn_log import TurnRecord
 from tests.support.dispatchers import dispatcher_of
 from tests.support.fake_chain import RecordingSink, fake_parts, utterance
-from tests.support.followed_chain import Chain
+from tests.support.headunit.followed_chain import Chain
 from tests.support.paths import ROOT
 
 SHARE = ROOT / "cockpit" / "share"

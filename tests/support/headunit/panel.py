@@ -20,7 +20,7 @@ from cockpit.telemetry.process_status import process_status
 from cockpit.telemetry.watch import GpuSample
 from cockpit.unix_socket import listening_on_loopback
 from tests.support.dispatchers import dispatcher_of
-from tests.support.followed_chain import Chain
+from tests.support.headunit.followed_chain import Chain
 from tests.support.waiting import until
 
 TOKEN = "a-token-of-the-tests"
@@ -62,7 +62,7 @@ class ServedPanel:
         self._thread.join(60)
 
 
-if __name__ == "__main__":  # by hand: python -m tests.support.panel FOLDER
+if __name__ == "__main__":  # by hand: python -m tests.support.headunit.panel FOLDER
     import sys
 
     from tests.support.fake_chain import RecordingSink
