@@ -26,6 +26,7 @@ ONLY_TESTS = {
     "tests/docs",
     "tests/support",
     "tests/support/fake_device",
+    "tests/support/headunit",
     "tests/support/nlu",
     "tests/support/service",
     "tests/support/cuda",
