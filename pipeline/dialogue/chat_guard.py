@@ -24,10 +24,10 @@ _OWN = (
 )
 """What only the user's other devices know."""
 _THINGS_EN = (
-    r"windows?|sunroof|doors?|trunk|boot|(?:\w+ ?)?lights?|(?:high|low) beams?|mirrors?|wipers?|seats?|heating|heater"
-    "|fan|air conditioning|ac|temperature|volume|music|radio|defroster|navigation|route|screen"
+    r"windows?|sunroof|doors?|trunk|boot|(?:\w+ ?)?light(?:s|ing)?|(?:high|low) beams?|mirrors?|wipers?|seats?|heating|heater"
+    "|massage|backrest|fan|air conditioning|ac|temperature|volume|music|radio|defroster|navigation|route|screen"
 )
-_CABIN_ZH = "车窗|窗户|天窗|车门|后备箱|[车大光雾顶位廓]灯|后视镜|雨刷|座椅|屏幕"
+_CABIN_ZH = "车窗|窗户|天窗|车门|后备箱|[车大光雾顶位廓宽围读]灯|后视镜|雨刷|座椅|靠背|按摩|屏幕"
 _THINGS_ZH = _CABIN_ZH + "|暖气|风量|空调|温度|音量|音乐|收音机|除雾|导航|路线"
 """What a reply may say nothing about: only the car itself, read back, tells its state."""
 _IS_ZH = r"是[^，。！？]{0,4}(?:开|关|亮|锁|满|空|热|冷|暖|正常|百分|\d)"
