@@ -5,9 +5,10 @@ python -m benchmarks parser [--parser rules|model|both] [--model DIR] [--sets de
 `rules` and `model` alone, and `both` as a turn decides (pipeline/nlu/parser/decision.py). --model: a built parser; the
 registry's by default.
 
-`dev`, `scope`, `read`, `drivers`, `blind` and `blind3` are this project's own sets (tests/data): to tune on; to tune
+`dev`, `scope`, `read`, `drivers`, `car`, `blind` and `blind3` are this project's own sets (tests/data): to tune on; to tune
 on, too, written later with weight on scope; an earlier blind one, since read and tuned on; as twenty drivers would
-speak, written before rules and generator were looked at, tuned on since; the last two to judge by, so that they are
+speak, written before rules and generator were looked at, tuned on since; of functions that the car got later
+(massage, lights, modes, pages), by who wrote their phrases; the last two to judge by, so that they are
 asked for by name and nobody tunes on them.
 `mac_slu` and `slurp` are open halves of the data of others in ../shared/data: real Mandarin in-cabin queries, whose
 labels benchmarks/quality/mac_slu.py turns into calls, and English requests that are none of the car's business, which
@@ -342,14 +343,16 @@ def measure(cases: Sequence[Case], reader: Reader, judge: Judge) -> dict[str, An
 
 def load(name: str, shared: Path) -> tuple[list[Case], dict[str, Any]]:
     """A set by name, and what else is to be said of it. SetMissing, ValueError for a name that is none."""
-    if name in ("dev", "scope", "read", "drivers", "blind", "blind3"):
+    if name in ("dev", "scope", "read", "drivers", "car", "blind", "blind3"):
         return own_set(OWN / ("parser_dev_scope.jsonl" if name == "scope" else f"parser_{name}.jsonl")), {}
     if name == "mac_slu":
         cases, unclear = mac_slu(shared / "mac_slu_open.jsonl")
         return cases, {"not_judged": unclear}
     if name == "slurp":
         return slurp(shared / "slurp_open.jsonl"), {}
-    raise ValueError(f"there is no set {name!r}; there are dev, scope, read, drivers, blind, blind3, mac_slu, slurp")
+    raise ValueError(
+        f"there is no set {name!r}; there are dev, scope, read, drivers, car, blind, blind3, mac_slu, slurp"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

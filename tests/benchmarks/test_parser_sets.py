@@ -36,7 +36,7 @@ def judge() -> Judge:
 
 @pytest.mark.parametrize(
     ("name", "least"),
-    [("dev", 300), ("dev_scope", 160), ("read", 300), ("blind", 199), ("drivers", 400), ("blind3", 120)],
+    [("dev", 300), ("dev_scope", 160), ("read", 300), ("blind", 199), ("drivers", 400), ("car", 120), ("blind3", 120)],
 )
 def test_own_sets_are_valid(name: str, least: int) -> None:
     places = load_places()
@@ -60,7 +60,7 @@ def test_own_sets_are_valid(name: str, least: int) -> None:
 
 @pytest.mark.parametrize("name", ["blind", "blind3"])
 def test_the_blind_set_shares_no_sentence_with_another(name: str) -> None:
-    open_sets = ("dev", "dev_scope", "read", "drivers")
+    open_sets = ("dev", "dev_scope", "read", "drivers", "car")
     others = {case.text.casefold() for other in open_sets for case in own_set(OWN / f"parser_{other}.jsonl")}
     blind = [case.text.casefold() for case in own_set(OWN / f"parser_{name}.jsonl")]
     assert not others & set(blind)
