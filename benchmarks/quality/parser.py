@@ -5,8 +5,8 @@ python -m benchmarks parser [--parser rules|model|both] [--model DIR] [--sets de
 `rules` and `model` alone, and `both` as a turn decides (pipeline/nlu/parser/decision.py). --model: a built parser; the
 registry's by default.
 
-`dev`, `scope`, `read`, `drivers`, `car`, `blind` and `blind3` are this project's own sets (tests/data): to tune on; to tune
-on, too, written later with weight on scope; an earlier blind one, since read and tuned on; as twenty drivers would
+`dev`, `scope`, `read`, `drivers`, `car`, `blind` and `blind3` are this project's own sets (tests/data): to tune on; to
+tune on, too, written later with weight on scope; an earlier blind one, since read and tuned on; as twenty drivers would
 speak, written before rules and generator were looked at, tuned on since; of functions that the car got later
 (massage, lights, modes, pages), by who wrote their phrases; the last two to judge by, so that they are
 asked for by name and nobody tunes on them.
