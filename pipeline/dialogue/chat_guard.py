@@ -25,7 +25,8 @@ _OWN = (
 """What only the user's other devices know."""
 _THINGS_EN = (
     r"windows?|sunroof|doors?|trunk|boot|(?:\w+ ?)?light(?:s|ing)?|(?:high|low) beams?|mirrors?|wipers?"
-    "|seats?|heating|heater|massage|backrest|fan|air conditioning|ac|temperature|volume|music|radio|defroster|navigation|route|screen"
+    "|seats?|heating|heater|massage|backrest|fan|air conditioning|ac|temperature|volume|music|radio"
+    "|defroster|navigation|route|screen"
 )
 _CABIN_ZH = "车窗|窗户|天窗|车门|后备箱|[车大光雾顶位廓宽围读]灯|后视镜|雨刷|座椅|靠背|按摩|屏幕"
 _THINGS_ZH = _CABIN_ZH + "|暖气|风量|空调|温度|音量|音乐|收音机|除雾|导航|路线"
