@@ -18,6 +18,7 @@ from pipeline.nlu.evidence import Evidence
 from pipeline.nlu.interpreter import Parse
 from pipeline.nlu.parser.guards import (
     READS,
+    contrast_kept,
     correction_kept,
     guard_fault,
     known_by_sound,
@@ -31,14 +32,14 @@ from pipeline.nlu.parser.guards import (
 )
 from pipeline.nlu.parser.labels import ACT
 from pipeline.nlu.parser.reader import Program
-from pipeline.nlu.parser.scope import may_turn, only_corrected, tells_taste, turned, turns
+from pipeline.nlu.parser.scope import contrasted_at, may_turn, only_corrected, tells_taste, turned, turns
 from pipeline.vehicle.schemas import fault_of
 
 Kind = Literal["rules", "agreed", "program", "nothing", "ask"]
 REFUSING = ("forbidden", "unsupported", "delayed", "condition")
 """Reasons that are said also where the rules found nothing: the talk of a language model must not answer them."""
 _NO_SENSE = ("unsupported", "not_understood", "none_talk")
-_NEVER = ("forbidden", "schema", "number", "empty", "correction")
+_NEVER = ("forbidden", "schema", "number", "empty", "correction", "contrast", "name")
 """Faults of a program that no yes mends."""
 _SCOPES = ("statement", "hypothetical", "delayed", "condition", "taken_back", "forbidden", "how_to")
 """Reasons that hold whatever the thing is that a sentence speaks of."""
@@ -52,7 +53,9 @@ class Thresholds:
     where rules found nothing; act: its program where rules found nothing; override: its program against theirs; doubt:
     ask where it reads something else; read_past: its program where it leaves out a negation or a number; scope: its
     program where a word of scope stands, which the rules do not see; untold: no answer about the car's state where it
-    reads no question about that; sound: it makes no sense of words that the rules know by sound.
+    reads no question about that; sound: it makes no sense of words that the rules know by sound; unheard: its program
+    of closed values where no word of the car's lexicon names the thing ("toasty wheel"); beside: what it would do
+    beside something that the car lacks; amount: of several calls, its amounts against one in words that the rules read.
     """
 
     refuse: float = 0.5
@@ -65,6 +68,9 @@ class Thresholds:
     differs: float = 0.6
     untold: float = 0.9
     sound: float = 0.95
+    unheard: float = 0.93
+    beside: float = 0.9
+    amount: float = 0.97
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +201,9 @@ class Judge:
         named = program.calls and not lacks_only(program.what, parse.whole)
         if program.reason == "unsupported" and named and self._agree(program, parse):
             return Decision("agreed", sure, reason=program.reason, what=program.what)
+        if program.reason == "unsupported" and named and self._beside(program, parse.whole):
+            calls = tuple(read.call for read in program.calls)
+            return Decision("program", sure, calls, reason=program.reason, what=program.what)
         misread = program.reason in _NO_SENSE and known_by_sound(parse.whole) and sure < least.sound
         if (
             (ruled.writes and sure >= least.refuse and not misread)
@@ -204,6 +213,25 @@ class Judge:
             return Decision("nothing", sure, reason=program.reason, what=program.what)
         return Decision("rules", sure, reason=program.reason)
 
+    def _beside(self, program: Program, whole: Evidence) -> bool:
+        """Whether what would be done beside a thing that the car lacks is sure enough, and no guard forbids it."""
+        least = min(program.reason_confidence, *(read.confidence for read in program.calls))
+        acting = any(_writes(read.call) for read in program.calls)
+        scoped = may_turn(whole.text) or read_past(program, whole)
+        return acting and least >= self.thresholds.beside and not scoped and not self._fault(program, whole, None, least)
+
+    def _fault(self, program: Program, whole: Evidence, last_call: ToolCall | None, sure: float, **how: bool) -> str:
+        """The guards' fault. That no word of the lexicon names the thing is none where the model is sure of it and
+        nothing speaks against: no name, no negation, no other device, no feeling, nothing known by sound alone.
+        """
+        fault = guard_fault(program, whole, last_call, **how)
+        if fault != "evidence" or sure < self.thresholds.unheard or whole.has("mark.negate") or known_by_sound(whole):
+            return fault
+        read = [call.call for call in program.calls]
+        other = leaves_out(read, whole) and contrasted_at(whole.text) is None
+        named = any(call.words is not None for call in program.calls)
+        return fault if other or named or not guard_fault(program, whole, last_call) else ""
+
     def _against(self, program: Program, ruled: _Ruled, whole: Evidence, last_call: ToolCall | None) -> Decision:
         sure, read = program.confidence, [read.call for read in program.calls]
         needed = self.thresholds.override if ruled.calls else self.thresholds.act
@@ -211,10 +239,14 @@ class Judge:
             needed = min(needed, self.thresholds.scope)
         elif read_past(program, whole):
             needed = max(needed, self.thresholds.read_past)
-        fault = guard_fault(program, whole, last_call, by_feeling=bool(ruled.calls))
+        fault = self._fault(program, whole, last_call, sure, by_feeling=bool(ruled.calls))
         if not fault and correction_kept(read, whole) is False:
             fault = "correction"
-        if sure >= needed and not fault and not _amount_of_rules(read, ruled.calls, whole):
+        if not fault and not contrast_kept(read, whole):
+            fault = "contrast"
+        single = len(read) == len(ruled.calls) == 1
+        amount = (single or sure < self.thresholds.amount) and _amount_of_rules(read, ruled.calls, whole)
+        if sure >= needed and not fault and not amount and not _part_of(read, ruled.calls, whole):
             return Decision("program", sure, tuple(read))
         if _rules_know(read, ruled, whole, fault):
             return Decision("rules", sure, fault=fault)
@@ -290,8 +322,21 @@ def _rules_know(read: Sequence[ToolCall], ruled: _Ruled, whole: Evidence, fault:
         return True
     if not ruled.writes or leaves_out(ruled.calls, whole):
         return False
+    if _part_of(read, ruled.calls, whole):
+        return True
     titled = any(call.name == "play_media" for call in read)  # a title may name a device
     return (not titled and leaves_out(read, whole)) or (fault == "evidence" and known_by_sound(whole))
+
+
+def _part_of(read: Sequence[ToolCall], ruled: Sequence[ToolCall], whole: Evidence) -> bool:
+    """Whether the rules read all that the model does, and more, and nothing in the sentence may turn it: "driver twenty
+    one passenger twenty four".
+    """
+    fewer = len(read) < len(ruled) and all(map(_writes, ruled)) and all(call in ruled for call in read)
+    things = {call.name for call in ruled}
+    seats = [call.arguments.get("zone") for call in ruled]
+    apart = len(things) == len(ruled) or (len(set(seats)) == len(seats) and not {"all", None} & {*seats})
+    return fewer and apart and not may_turn(whole.text)
 
 
 def _by_or_to(read: ToolCall, ruled: ToolCall) -> bool:

@@ -11,7 +11,7 @@ from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
 from pipeline.nlu.lexicon import Match
 from pipeline.nlu.parser.reader import Program, ProgramCall
-from pipeline.nlu.parser.scope import corrected_at
+from pipeline.nlu.parser.scope import contrasted_at, corrected_at
 from pipeline.nlu.slots import seat_zone
 
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -71,6 +71,7 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
     "set_headlights": ("device.light",),
     "set_defrost": ("device.window",),
     "cancel_navigation": ("device.nav_voice",),
+    "set_steering_wheel_heating": ("device.temperature", "device.fan"),
     "set_seat_massage": ("device.seat",),
     "show_page": ("device.screen", "device.nav", "device.media", "device.ac"),
     "tune_radio": ("device.media",),
@@ -89,6 +90,8 @@ _HOW: Final = re.compile(
 )
 _WARM: Final = re.compile(r"热|暖|烫|\bheat|\bwarm|\btoast", re.IGNORECASE)
 _COUNTED: Final = 11
+_ARTICLES: Final = frozenset(("the", "a", "an", "my", "please"))
+_SURE_OF_SOUND: Final = 0.99
 _SMALL_WORDS: Final = (
     "a an the it this that one ones i i'm i'd me my you your we us for to of at in on up so and or is are can could "
     "would please just now again more bit little second moment minute while what let's let go get want wanna like "
@@ -102,7 +105,8 @@ READS: Final = frozenset(("ask_vehicle", "ask_distance"))
 def guard_fault(program: Program, whole: Evidence, last_call: ToolCall | None, *, by_feeling: bool = True) -> str:
     """Why the program may not act, empty where it may.
 
-    forbidden: a forbidden thing is named; number: a number may be longer than it was understood; evidence: no word for
+    forbidden: a forbidden thing is named; number: a number may be longer than it was understood; name: a road's name
+    goes on behind the words that were taken for it; evidence: no word for
     a tool's device (a follow-up may leave it out); schema: a call is no valid one. by_feeling: words of feeling may
     stand for a device. Where the rules heard no wish in them, they are told and not meant ("it was cold there").
     """
@@ -116,18 +120,27 @@ def guard_fault(program: Program, whole: Evidence, last_call: ToolCall | None, *
         return "question"
     if whole.doubtful_number:
         return "number"
+    if any(_cut_short(call, whole) for call in program.calls):
+        return "name"
     if not all(_named(call, whole, last_call, by_feeling) for call in program.calls):
         return "evidence"
     return ""
 
 
 def _harmless(match: Match, program: Program, whole: Evidence) -> bool:
-    """Whether a forbidden word is part of a title, or of the steering wheel that is heated."""
+    """Whether a forbidden word is part of a title, or of the steering wheel that is heated, or only sounds like one in
+    a sentence of which the model is quite sure.
+    """
     low, high = whole.tokens[match.start].start, whole.tokens[match.end - 1].end
     if any(call.words is not None and call.words[0] <= low and high <= call.words[1] for call in program.calls):
         return True
     heats = all(call.call.name == "set_steering_wheel_heating" for call in program.calls) and _WARM.search(whole.text)
     about = {tag for tag in match.tags if tag.startswith("forbid.")}
+    tools = {call.call.name for call in program.calls}
+    if about == {"forbid.accelerate"} and tools == {"set_wipers"} and whole.has("device.wiper"):
+        return True  # the wipers go faster, not the car
+    if match.cost > 0 and program.reason_confidence >= _SURE_OF_SOUND:
+        return True  # 驻车舒享 is no parking brake
     if about == {"forbid.suspension"} and all(call.call.name == "set_climate_mode" for call in program.calls):
         return True  # the eco mode of the air conditioning
     return bool(heats) and about == {"forbid.steering"}
@@ -219,6 +232,37 @@ def leaves_out(calls: Sequence[ToolCall], whole: Evidence) -> bool:
     return not named <= served
 
 
+_ROADS: Final = re.compile(
+    r"\s(?:close|drive|way|park|court|gate|row|hill|green|lane|rise|view|walk|mews|crescent|grove|street|road|avenue"
+    r"|square|terrace|gardens|place|boulevard)\b(?! (?:the|my|a|all|to|me|please)\b)",
+    re.IGNORECASE,
+)
+
+
+def _cut_short(read: ProgramCall, whole: Evidence) -> bool:
+    """Whether the word behind a place belongs to its name: 14 Kestrel|Close."""
+    return "place" in read.call.arguments and read.words is not None and bool(_ROADS.match(whole.text, read.words[1]))
+
+
+def contrast_kept(calls: Sequence[ToolCall], whole: Evidence) -> bool:
+    """Whether no call has the place or the number that stands behind "not", 不是, while another one stands elsewhere."""
+    span = contrasted_at(whole.text)
+    if span is None:
+        return True
+    inside = [span[0] <= whole.tokens[match.start].start < span[1] for match in whole.matches]
+    zones = []
+    for wanted in (True, False):
+        part = tuple(match for match, there in zip(whole.matches, inside, strict=True) if there is wanted)
+        some = replace(whole, matches=part, tags=frozenset())
+        zones.append(seat_zone(some, "") if some.of("zone") else "")
+    if all(zones) and zones[0] != zones[1] and any(call.arguments.get("zone") == zones[0] for call in calls):
+        return False
+    begins = [whole.tokens[number.start].start for number in whole.numbers]
+    undone = {abs(number.value) for number, at in zip(whole.numbers, begins, strict=True) if span[0] <= at < span[1]}
+    meant = {abs(number.value) for number in whole.numbers} - undone
+    return not (meant and any(abs(call.arguments.get("value", -1)) in undone for call in calls))
+
+
 def correction_kept(calls: Sequence[ToolCall], whole: Evidence) -> bool | None:
     """Whether the thing, place and number behind a correction ("no wait", 不对) are those of the calls, and no others;
     None where nothing stands there that could tell.
@@ -277,4 +321,5 @@ def known_by_sound(whole: Evidence) -> bool:
     """
     known = {at for match in whole.matches for at in range(match.start, match.end)}
     known |= {at for number in whole.numbers for at in range(number.start, number.end)}
-    return len(known) == len(whole.tokens) and any(match.cost > 0 for match in whole.matches)
+    small = {at for at, word in enumerate(whole.words) if word in _ARTICLES}
+    return len(known | small) == len(whole.tokens) and any(match.cost > 0 for match in whole.matches)

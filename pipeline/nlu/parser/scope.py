@@ -20,12 +20,13 @@ _CORRECTED = (
 _CONTRAST = r"\b(?:instead of|rather than)\b|[，,]不是(?!吗|吧)"
 _TAKEN_BACK = (
     r"\b(?:never ?mind|forget (?:it|that)|nah|changed my mind|don't bother)\b"
-    "|还是别|还是不|还是甭|算了|不用了|当我没说"
+    "|还是别|还是不|还是甭|算了(?!还是[^别不甭算])|不用了|当我没说"
 )
 _ONLY_THEN = (
     r"\b(?:unless|as soon as)\b|\bif (?!you\b|possible|that's|it's (?:ok|alright|possible|not)|I may|we can)"
     "|(?:如果|要是|假如)(?!可以|方便|能|行)|万一"
     "|(?<![零一二三四五六七八九十百两])一(?![度点档挡格个])[^，。]{1,6}就(?!行|好|可以|够|是)"
+    "|(?:下雨|下雪|天黑|天亮|到家|停车|睡着|醒|堵车|起雾|上车|下车|雨[停大小])了[，, ]?就(?!行|好|可以|够|是|这|停)"
     "|(?:过了|到了|超过|高于|低于|再[^，。]{1,3}一?[点些])[^，。]{0,6}就(?!行|好|可以|够|是)"
 )
 _PERHAPS = (
@@ -44,6 +45,11 @@ _CORRECTION = re.compile(_CORRECTED, re.IGNORECASE)
 _PERHAPS_TOO = re.compile(_PERHAPS, re.IGNORECASE)
 _TASTE = re.compile(
     r"^\W*(?:I|we|he|she|they)\s+(?:really |just |always |also |do )?(?:love|like|enjoy|hate|adore)s?\b(?! to\b)",
+    re.IGNORECASE,
+)
+_NOT_MEANT = re.compile(
+    r"\b(?:not|instead of|rather than)\b(?! (?:so|too|that|very|yet|now|enough|as)\b)([^,.;]+)"
+    "|(?<!是)不是(?!吗|吧|很|太)([^，,。是]+)",
     re.IGNORECASE,
 )
 _NO = re.compile(r"\bno\b", re.IGNORECASE)
@@ -74,6 +80,14 @@ def tells_taste(text: str) -> bool:
 def corrected_at(text: str) -> int | None:
     """Where what counts begins behind "no wait", 不对; None for a sentence without such a word."""
     return max((found.end() for found in _CORRECTION.finditer(text)), default=None)
+
+
+def contrasted_at(text: str) -> tuple[int, int] | None:
+    """Characters [start, end) of what is not meant, behind "not", "instead of", 不是; None where nothing is said so."""
+    found = _NOT_MEANT.search(text)
+    if found is None:
+        return None
+    return found.span(1) if found.group(1) is not None else found.span(2)
 
 
 def only_corrected(text: str) -> bool:
