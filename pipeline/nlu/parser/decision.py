@@ -217,8 +217,9 @@ class Judge:
         """Whether what would be done beside a thing that the car lacks is sure enough, and no guard forbids it."""
         least = min(program.reason_confidence, *(read.confidence for read in program.calls))
         acting = any(_writes(read.call) for read in program.calls)
-        scoped = may_turn(whole.text) or read_past(program, whole)
-        return acting and least >= self.thresholds.beside and not scoped and not self._fault(program, whole, None, least)
+        if not acting or least < self.thresholds.beside or may_turn(whole.text) or read_past(program, whole):
+            return False
+        return not self._fault(program, whole, None, least)
 
     def _fault(self, program: Program, whole: Evidence, last_call: ToolCall | None, sure: float, **how: bool) -> str:
         """The guards' fault. That no word of the lexicon names the thing is none where the model is sure of it and

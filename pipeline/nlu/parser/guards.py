@@ -245,7 +245,7 @@ def _cut_short(read: ProgramCall, whole: Evidence) -> bool:
 
 
 def contrast_kept(calls: Sequence[ToolCall], whole: Evidence) -> bool:
-    """Whether no call has the place or the number that stands behind "not", 不是, while another one stands elsewhere."""
+    """Whether no call has the place or number that stands behind "not", 不是, while another one stands elsewhere."""
     span = contrasted_at(whole.text)
     if span is None:
         return True
