@@ -55,9 +55,13 @@ def massage(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
         return only(refusal("unsupported", "massage_kind"))
     if _BODY.search(evidence.text) and not evidence.numbers:  # a lower back is neither less nor the back row
         return only(make_call("set_seat_massage", zone="driver", action="set", value=50.0))
-    return levelled("set_seat_massage", evidence, amount, zone=seat_zone(evidence, "driver"))
+    zone = seat_zone(evidence, "driver")
+    if _ENOUGH.search(evidence.text):
+        return only(make_call("set_seat_massage", zone=zone, action="set", value=0.0))
+    return levelled("set_seat_massage", evidence, amount, zone=zone)
 
 
+_ENOUGH = re.compile(r"\bno\b.*\bany ?more\b|\b(?:plenty|enough)\b|够了|不用.*了|不要.*了", re.IGNORECASE)
 _BODY = re.compile(r"\b(?:my|the) (?:lower |upper )?(?:back|shoulders?|neck|legs?)\b(?! (?:row|seat))", re.IGNORECASE)
 
 
@@ -84,7 +88,10 @@ def ambient_light(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
         return only(make_call("set_ambient_color", color=colors[0]))
     if colors or re.search(r"\bcolou?r|颜色|模式|\bmode\b|同步|提醒", text):
         return only(refusal("unsupported", "ambient_effect"))
-    return _light_level("set_ambient_light", evidence, amount, seat_zone(evidence, "all"))
+    zone = seat_zone(evidence, "all")
+    if _ENOUGH.search(evidence.text):
+        return only(make_call("set_ambient_light", zone=zone, action="set", value=0.0))
+    return _light_level("set_ambient_light", evidence, amount, zone)
 
 
 def reading_light(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
@@ -102,15 +109,25 @@ def exterior_light(which: str) -> Rule:
     def calls(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
         if _AUTO.search(evidence.text.lower()):
             return only(refusal("unsupported", "light_automatic"))
-        is_on = switched_here(evidence, *_LIGHTS)
+        is_on = False if _DIPPED.search(evidence.text) else switched_here(evidence, *_LIGHTS)
         if is_on is None:
             said = evidence.has("verb.set", "verb.play") or "亮" in evidence.text or len(evidence.tokens) <= 4
             is_on = True if said and "闪" not in evidence.text else None
-        return [] if is_on is None else only(make_call("set_exterior_light", which=which, on=is_on))
+        light = _fog_end(evidence.text, which)
+        return [] if is_on is None else only(make_call("set_exterior_light", which=light, on=is_on))
 
     return calls
 
 
+def _fog_end(text: str, which: str) -> str:
+    """Which fog lights are meant where their end stands apart from them: 后面那个雾灯, 前后雾灯."""
+    if "雾灯" not in text:
+        return which
+    front, rear = re.search("前.{0,4}雾灯", text), re.search("后.{0,4}雾灯", text)
+    return "fog" if front and rear else "front_fog" if front else "rear_fog" if rear else which
+
+
+_DIPPED = re.compile(r"\b(?:drop|dip|lower|lose)\b", re.IGNORECASE)
 _LIGHTS = ("front_fog", "rear_fog", "fog_light", "high_beam", "position_light")
 _AUTO = re.compile(r"\bauto(?:matic)?\b|自动|智能")
 _AIR = re.compile(r"\b(?:ac|a c|air|climate|fan|vents?|blow\w*)\b|空调|风|吹|温|制冷|制热")
@@ -201,12 +218,17 @@ def page(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
 
 
 _SHOWS = re.compile(r"\bshow|\bgo\b|\bback\b|\bsee\b|返回|回到|回|看|进入|显示")
-_FM = re.compile(r"\bf ?m\b|\bm(?:ega)? ?h(?:ert)?z\b|\btune\b|\bfrequency\b|调频|兆赫|频率", re.IGNORECASE)
+_FM = re.compile(
+    r"(?<![a-z])f ?m(?![a-z])|\bm(?:ega)? ?h(?:ert)?z\b|\btune\b|\bfrequency\b|调频|兆赫|频率", re.IGNORECASE
+)
 
 
 def radio_station(evidence: Evidence) -> ToolCall | None:
     """A frequency of the FM band; None where none is said."""
-    if len(evidence.numbers) != 1 or evidence.has("device.volume") or not _FM.search(evidence.text):
+    if len(evidence.numbers) != 1 or evidence.has("device.volume"):
+        return None
+    tenths = evidence.has("source.FM") and evidence.numbers[0].value % 1 != 0
+    if not tenths and not _FM.search(evidence.text):
         return None
     return make_call("tune_radio", value=round(evidence.numbers[0].value, 1))
 
@@ -217,21 +239,22 @@ def player_list(evidence: Evidence) -> ToolCall | None:
     if evidence.has("device.shuffle", "device.repeat"):
         action = "in_order" if ends else "shuffle" if evidence.has("device.shuffle") else "repeat"
         return make_call("control_media", action=action)
-    if evidence.has("device.add_favourite") and not ends:
+    if (evidence.has("device.add_favourite") or _KEEP.search(evidence.text)) and not ends:
         return make_call("control_media", action="add_favourite")
     if evidence.has("device.favourites") and not ends and (evidence.of("verb") or len(evidence.tokens) <= 6):
         return make_call("control_media", action="play_favourites")
     return None
 
 
+_KEEP = re.compile("(?:这|首|歌).{0,8}加[进入到].{0,5}收藏")
 _MOVES = (
     ("upright", r"\bupright\b|\bsit(?:ting)? straight|backrest.*\b(?:forward|up|straight)\b|(?:靠背|椅背).*[前直立起]"),
     (
         "recline",
         r"\breclin|\b(?:lie|lay|lean|tilt)\b.*\bback\b|backrest.*\b(?:back|down|lower)\b|(?:靠背|椅背).*[后倒躺低]|放倒|往后躺",
     ),
-    ("forward", r"\bforwards?\b|往前|向前|前移|靠前"),
-    ("back", r"(?<!the )\bback(?:wards?)?\b(?! (?:seat|row))|往后|向后|后移|靠后"),
+    ("forward", r"\bforwards?\b|往前|向前|前移|靠前|[挪移]前"),
+    ("back", r"(?<!the )\bback(?:wards?)?\b(?! (?:seat|row))|往后|向后|后移|靠后|[挪移]后"),
     ("up", r"\b(?:up|raise|higher|lift)\b|升高|调高|往上|抬高|高[一点些]"),
     ("down", r"\b(?:down|lower)\b|降低|调低|往下|[低矮][一点些]"),
 )
