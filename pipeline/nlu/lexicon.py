@@ -43,6 +43,8 @@ SPELT_ONLY = frozenset(
     )
 )
 """Things that are not looked for by sound: their words sound like common ones ("repeating", 阳光)."""
+SPELT_WORDS = frozenset(map(tuple, ("息屏", "熄屏", "黑屏", "灭屏", "关屏", "亮屏", "小灯")))
+"""Phrases of two characters that sound like too much: 哨兵 is no 亮屏."""
 FUZZY_LIKENESS = 0.78
 FUZZY_LETTERS = 6
 LONGEST_PHRASE_WORDS = 8
@@ -148,7 +150,8 @@ class Lexicon:
                 end = start + len(phrase)
                 if end > len(words):
                     continue
-                if words[start:end] != phrase and (tag in SPELT_ONLY or not numeral.isdisjoint(range(start, end))):
+                spelt = tag in SPELT_ONLY or phrase in SPELT_WORDS
+                if words[start:end] != phrase and (spelt or not numeral.isdisjoint(range(start, end))):
                     continue
                 loose = not tag.startswith(("verb.", "mark."))
                 cost = self._chinese_cost(words[start:end], phrase, 0.3 if loose else 0.2)

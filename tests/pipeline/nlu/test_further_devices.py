@@ -90,7 +90,9 @@ def test_nothing_is_written(interpreter: Interpreter, text: str) -> None:
     assert not written
 
 
-@pytest.mark.parametrize("text", ["put a repeating event in", "读一下我的信息", "去阳光酒店", "send the messages"])
+@pytest.mark.parametrize(
+    "text", ["put a repeating event in", "读一下我的信息", "开启哨兵模式", "去阳光酒店", "send the messages"]
+)
 def test_words_that_sound_like_them_are_others(interpreter: Interpreter, text: str) -> None:
     assert all(name in ("refuse", "navigate_to") for name, _ in read(interpreter, text))
 
