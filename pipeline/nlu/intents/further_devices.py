@@ -184,7 +184,8 @@ def screen(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
         return only(make_call("set_brightness", action="change", value=step if _BRIGHTER.search(text) else -step))
     is_on = False if _DARK.search(text) else True if _LIT.search(text) else switched(evidence)
     bright = _BRIGHT.search(_LIT.sub("", text))
-    whole = is_on is not None and not evidence.of("zone") and not bright and not _PAGE.search(text)
+    spelt = any("device.screen" in match.tags and match.cost == 0.0 for match in evidence.matches)  # 兵模 is no 屏幕
+    whole = spelt and is_on is not None and not evidence.of("zone") and not bright and not _PAGE.search(text)
     if whole:
         return only(make_call("set_screen", on=is_on))
     return only(refusal("unsupported", "screen")) if evidence.names("verb") else []
