@@ -43,12 +43,14 @@ _REFUSED_ZH = {
 }
 _FAILED_EN = {
     "unavailable": "That did not work: the car does not respond.",
+    "unknown_signal": "That did not work: this car has no such function.",
     "denied": "That did not work: the car denied access.",
     "rejected": "That did not work: the car rejected the value.",
     "not_confirmed": "That did not work: the car did not confirm the change.",
 }
 _FAILED_ZH = {
     "unavailable": "没有成功，车辆没有响应。",
+    "unknown_signal": "没有成功，这辆车没有这个功能。",
     "denied": "没有成功，车辆拒绝了访问。",
     "rejected": "没有成功，车辆不接受这个数值。",
     "not_confirmed": "没有成功，车辆没有确认这个操作。",

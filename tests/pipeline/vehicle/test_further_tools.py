@@ -152,3 +152,13 @@ def test_a_frequency_outside_the_band_is_refused_with_the_band(tools: Toolbox, t
 def test_what_is_playing_is_the_frequency(tools: Toolbox) -> None:
     run(tools, "tune_radio", value=99.3)
     assert say([run(tools, "ask_vehicle", item="media", zone="any")], "en") == "This is F M 99.3."
+
+
+def test_a_car_without_the_leaf_says_so(tree: EmbeddedTree) -> None:
+    """A databroker without the overlay: nothing is written, and the reply names why."""
+    path = "Vehicle.Cabin.HVAC.IsEcoActive"
+    signals = {known: signal for known, signal in load_signals().items() if known != path}
+    tools = Toolbox(SignalAccess(EmbeddedTree(signals)), load_places())
+    result = run(tools, "set_climate_mode", mode="eco", on=True)
+    assert (result.status, result.reason) == ("failed", "unknown_signal")
+    assert say([result], "en") == "That did not work: this car has no such function."
