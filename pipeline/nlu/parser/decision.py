@@ -199,7 +199,8 @@ class Judge:
     def _no_command(self, program: Program, parse: Parse, ruled: _Ruled) -> Decision:
         sure, least = program.reason_confidence, self.thresholds
         named = program.calls and not lacks_only(program.what, parse.whole)
-        if program.reason == "unsupported" and named and self._agree(program, parse):
+        asks = program.calls and guard_fault(program, parse.whole, None) == "question"
+        if program.reason == "unsupported" and named and not asks and self._agree(program, parse):
             return Decision("agreed", sure, reason=program.reason, what=program.what)
         if program.reason == "unsupported" and named and self._beside(program, parse.whole):
             calls = tuple(read.call for read in program.calls)
@@ -223,7 +224,7 @@ class Judge:
 
     def _fault(self, program: Program, whole: Evidence, last_call: ToolCall | None, sure: float, **how: bool) -> str:
         """The guards' fault. That no word of the lexicon names the thing is none where the model is sure of it and
-        nothing speaks against: no name, no negation, no other device, no feeling, nothing known by sound alone.
+        nothing speaks against: no name, no negation, no other device, nothing known by sound alone.
         """
         fault = guard_fault(program, whole, last_call, **how)
         if fault != "evidence" or sure < self.thresholds.unheard or whole.has("mark.negate") or known_by_sound(whole):
@@ -231,7 +232,7 @@ class Judge:
         read = [call.call for call in program.calls]
         other = leaves_out(read, whole) and contrasted_at(whole.text) is None
         named = any(call.words is not None for call in program.calls)
-        return fault if other or named or not guard_fault(program, whole, last_call) else ""
+        return fault if other or named else ""
 
     def _against(self, program: Program, ruled: _Ruled, whole: Evidence, last_call: ToolCall | None) -> Decision:
         sure, read = program.confidence, [read.call for read in program.calls]

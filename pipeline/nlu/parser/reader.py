@@ -18,7 +18,7 @@ from models.engines.parser import ParserEngine, ParserScores
 from pipeline.frames import ToolCall
 from pipeline.nlu.lexicon import Lexicon
 from pipeline.nlu.numbers import Number
-from pipeline.nlu.parser.features import FeatureReader, Features
+from pipeline.nlu.parser.features import FeatureReader, Features, is_word
 from pipeline.nlu.parser.labels import ACT, NONE, REASONS, TEXTS, TURNS, VALUE, Space, arguments_of
 from pipeline.vehicle.schemas import SIMPLE, TOOL_NAMES, fault_of
 
@@ -71,6 +71,7 @@ class ParserReader:
         config = engine.config
         self.space = Space.from_config(config["labels"])
         self._engine = engine
+        self._lexicon = lexicon
         self._features = FeatureReader(engine.tokenizer, config["tags"], self.space.tools[1:], lexicon)
         self._temperature = config["temperatures"]
         self._programs: OrderedDict[tuple[str, str], Program | None] = OrderedDict()
@@ -90,7 +91,18 @@ class ParserReader:
         scores = self._engine.run(
             features.ids, features.cover, features.shares, features.sizes, features.tags, features.last
         )
-        return program_of(scores, features, self.space, self._temperature, last_call, self._spans)
+        place = self._same_place(features, last_call)
+        return program_of(scores, features, self.space, self._temperature, last_call, self._spans, place)
+
+    def _same_place(self, features: Features, last_call: ToolCall | None) -> str | None:
+        """The last call's place where the sentence names neither a thing nor a place ("a bit more"): the model is told
+        which tool came before, not where it acted.
+        """
+        if last_call is None or "zone" not in last_call.arguments:
+            return None
+        said = self._lexicon.find([token for token in features.tokens if is_word(token.text)])
+        named = any(match.has("device") or match.has("zone") for match in said)
+        return None if named else str(last_call.arguments["zone"])
 
 
 def program_of(
@@ -100,8 +112,9 @@ def program_of(
     temperature: dict[str, float],
     last_call: ToolCall | None = None,
     spans: dict[str, slice] | None = None,
+    place: str | None = None,
 ) -> Program:
-    """The likeliest program under the grammar."""
+    """The likeliest program under the grammar. place: where a call of the last call's tool acts, whatever the scores."""
     where = _spans(space) if spans is None else spans
     reasons = _softmax(scores.reasons / temperature["reason"])
     best = int(reasons.argmax())
@@ -119,7 +132,7 @@ def program_of(
         if space.tools[chosen] == NONE:
             sure *= float(tools[chosen])
             break
-        call = _call(tempered, row, space.tools[chosen], float(tools[chosen]), features, space, where, last_call)
+        call = _call(tempered, row, space.tools[chosen], float(tools[chosen]), features, space, where, last_call, place)
         sure *= call.confidence
         if all(call.call != other.call for other in calls):  # said twice, done once
             calls.append(call)
@@ -153,6 +166,7 @@ def _call(
     space: Space,
     where: dict[str, slice],
     last_call: ToolCall | None,
+    place: str | None,
 ) -> ProgramCall:
     arguments: dict[str, Any] = {}
     number: Number | None = None
@@ -165,6 +179,8 @@ def _call(
             arguments[name] = _substring(features, first, last)
         elif name == VALUE:
             arguments[name], number, likely = _value(scores, row, features, space, where, _last_value(tool, last_call))
+        elif name == "zone" and place is not None and last_call is not None and last_call.name == tool:
+            arguments[name], likely = place, 1.0
         elif name == "avoid":
             arguments[name], likely = _options(scores.choices[row, where["avoid"]], space, FEWEST_OPTIONS.get(tool, 0))
         else:

@@ -126,6 +126,8 @@ def test_the_last_value_is_taken_over_where_nothing_else_says_it(features: Featu
     scores = certain(example_of(made, features, space), space)
     (found,) = program_of(scores, read, space, ONE, before).calls
     assert found.call == ToolCall("set_fan", again["args"])
+    (there,) = program_of(scores, read, space, ONE, before, place="rear").calls
+    assert there.call.arguments["zone"] == "rear"  # "a bit more" is said of where the last call acted
     (other,) = program_of(scores, read, space, ONE).calls
     assert other.call.arguments["value"] in space.constants  # without a last call there is none to take over
 

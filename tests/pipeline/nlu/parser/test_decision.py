@@ -107,7 +107,7 @@ def window(zone: str, value: float = 100.0, action: str = "set") -> ToolCall:
         ("open my window thirty percent", act(window("driver", 30.0, "change"), number="30"), "rules"),
         ("play Yesterday by the Beatles", act(ToolCall("play_media", {"query": "the Beatles"})), "agreed"),
         ("stop the music", act(ToolCall("control_media", {"action": "play"})), "program"),
-        ("it was cold yesterday", act(heat(2.0, "change")), "rules"),  # a feeling told, and not meant
+        ("it was cold yesterday", act(heat(2.0, "change"), sure=0.9), "rules"),  # a feeling told, and not meant
     ],
 )
 def test_who_decides(text: str, program: Program, kind: str, lexicon: Lexicon) -> None:
@@ -381,3 +381,27 @@ def test_a_lamp_overhead_makes_no_u_turn_and_fast_wipers_no_fast_car(lexicon: Le
     assert decide(act(SUNROOF), "开快一点打开天窗", lexicon, "zh").kind != "program"
     dark = ToolCall("set_interior_light", {"on": False})
     assert decide(act(dark), "关掉头顶的灯", lexicon, "zh").kind in ("agreed", "program")
+
+
+def test_a_question_about_the_phone_is_no_wish_also_where_both_read_one(lexicon: Lexicon) -> None:
+    program = Program("unsupported", 0.61, 0.3, (ProgramCall(WARM, 0.91),), "手机", 0.61)
+    decision = decide(program, "座椅加热能不能拿手机开", lexicon, "zh")
+    assert (decision.kind, decision.calls) == ("nothing", ())
+
+
+@pytest.mark.parametrize(
+    "text", ["open the window five centimetres", "窗户开五公分", "raise the sunshade by 3 millimetres"]
+)
+def test_a_length_is_no_share_of_a_hundred(text: str, lexicon: Lexicon) -> None:
+    language: Language = "en" if text.isascii() else "zh"
+    decision = decide(act(window("driver", 5.0), number="5"), text, lexicon, language)
+    assert decision.kind == "rules"
+    (clause,) = Interpreter(lexicon).parse(text, language).clauses
+    assert clause.call.arguments.get("reason") in ("wrong_unit", "not_understood")
+
+
+@pytest.mark.parametrize("text", ["座椅用不着加热", "甭开窗", "音量用不着调"])
+def test_what_nobody_needs_is_not_done(text: str, lexicon: Lexicon) -> None:
+    assert decide(act(WARM, sure=0.94), text, lexicon, "zh").kind == "rules"
+    calls = [clause.call for clause in Interpreter(lexicon).parse(text, "zh").clauses]
+    assert all(call.name == "refuse" for call in calls)
