@@ -85,7 +85,8 @@ _ALSO: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Devices that may be named beside a tool's own without another wish ("the driver's seat window")."""
 _HOW: Final = re.compile(
-    r"咋(?!不)|能不能[用拿]手机|[用拿]手机[^，。]{0,4}吗|怎么|怎样|如何|[做办]得[到了]吗|[做办]不[做办]得[到了]|\bhow (?:do|can|would|should|does)\b",
+    r"咋(?!不)|能不能[用拿]手机|[用拿]手机[^，。]{0,4}吗"
+    r"|怎么|怎样|如何|[做办]得[到了]吗|[做办]不[做办]得[到了]|\bhow (?:do|can|would|should|does)\b",
     re.IGNORECASE,
 )
 _WARM: Final = re.compile(r"热|暖|烫|\bheat|\bwarm|\btoast", re.IGNORECASE)

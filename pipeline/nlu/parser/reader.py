@@ -114,7 +114,7 @@ def program_of(
     spans: dict[str, slice] | None = None,
     place: str | None = None,
 ) -> Program:
-    """The likeliest program under the grammar. place: where a call of the last call's tool acts, whatever the scores."""
+    """The likeliest program under the grammar. place: where a call of the last call's tool acts, whatever is scored."""
     where = _spans(space) if spans is None else spans
     reasons = _softmax(scores.reasons / temperature["reason"])
     best = int(reasons.argmax())
