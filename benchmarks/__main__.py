@@ -44,6 +44,7 @@ BENCHMARKS = (
     Benchmark("chain.power_cut", "a build or rollback cut off at every step: old or new, never half", "CPU", "5 min"),
     Benchmark("chain.warmup", "first request after warm-up beside steady state and a cold start", "CPU, GPU", "3 min"),
     Benchmark("chain.guidance", "navigation's prompts: text to first sample beside a dialogue", "CPU", "5 min"),
+    Benchmark("chain.panel", "first audio with events and metrics followed, and with nobody watching", "CPU", "7 min"),
     Benchmark("chain.serialise", "bytes at the edges beside json.dumps, and the hop between stages", "CPU", "10 s"),
     Benchmark("llm.decode", "prefill and decode speed, agreement with the f32 export", "CPU", "5 min", (LLAMA,)),
     Benchmark("llm.prefix", "TTFT with a shared beginning, parked dialogues against computing", "CPU", "5 min"),

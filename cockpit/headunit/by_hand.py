@@ -12,9 +12,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from models.errors import InputError
 from pipeline.endpointing.endpointer import Endpointer
 from pipeline.frames import AudioFrame
 
+MOST_ORDERS = 64
 _Order = Literal["press", "release", "cancel", "mute", "unmute"]
 
 
@@ -27,7 +29,8 @@ class Wakes(Protocol):
 class ByHand:
     """stop_replies: makes what is said, or on its way, outdated; called on the endpointing thread.
 
-    `muted`: the microphone is not heard; every sample of it counts as silence.
+    `muted`: the microphone is not heard; every sample of it counts as silence. While no frames come, orders wait for
+    the next one, MOST_ORDERS of them at most; then `press` and `release` raise InputError.
     """
 
     def __init__(self, endpointer: Endpointer, wake: Wakes, stop_replies: Callable[[str], object]) -> None:
@@ -45,19 +48,22 @@ class ByHand:
 
     def press(self) -> None:
         """Talk: a reply stops, no wake word is needed, and silence does not end the turn until `release`."""
-        self._orders.append("press")
+        self._order("press")
 
     def release(self) -> None:
         """The turn ends as soon as the sentence does."""
-        self._orders.append("release")
+        self._order("release")
 
     def cancel(self) -> None:
         """Give up what is being said to the car. What it has done already stays done."""
-        self._orders.append("cancel")
+        if len(self._orders) < MOST_ORDERS:  # else no frame has come for long: nobody is heard
+            self._orders.append("cancel")
 
     def mute(self, on: bool) -> None:
-        """Of the microphone. A sentence that is cut by it is no command."""
-        self._orders.append("mute" if on else "unmute")
+        """Of the microphone, at once. A sentence that is cut by it is no command."""
+        if on != self.muted:
+            self._order("mute" if on else "unmute")
+            self.muted = on
 
     def heard(self, frame: AudioFrame) -> AudioFrame:
         """Carry out what was asked for; the frame as it may be listened to. On the endpointing thread."""
@@ -81,9 +87,13 @@ class ByHand:
             if self._endpointer.in_turn:
                 self._endpointer.abandon()
             self._stop_replies("cancelled")
-        elif order == "mute" and not self.muted:
+        elif order == "mute":
             if self._endpointer.speech_ms:
                 self._endpointer.abandon()
-            self.muted = True
-        elif order == "unmute" and self.muted:
-            self.muted, self._after_mute = False, True
+        else:
+            self._after_mute = True
+
+    def _order(self, order: _Order) -> None:
+        if len(self._orders) >= MOST_ORDERS:
+            raise InputError("the microphone delivers nothing: reconnect it; nothing was done")
+        self._orders.append(order)

@@ -51,6 +51,9 @@ class Cabin:
     def talk(self, on: bool) -> None:
         """Push-to-talk. Raises NotHere; InputError while the microphone is muted."""
         self._require_microphone()
+        lost = self.service.status().modes.get("no_microphone")
+        if on and lost is not None:
+            raise InputError(f"nobody is heard: {lost}")
         if on and self.runtime.by_hand.muted:
             raise InputError("the microphone is muted: unmute it first")
         if on:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cockpit.headunit.forms import (
     TYPES,
@@ -123,7 +124,7 @@ class EventStream:
         self._due: list[_Due] = []
         self._order = itertools.count()
         self._lost = 0
-        self._levels: deque[tuple[float, int, float]] = deque(maxlen=64)
+        self._levels: deque[NDArray[np.float32]] = deque(maxlen=16)
         self._levels_wanted = False
         self._level_at_s = 0.0
         self._news = threading.Event()
@@ -186,12 +187,12 @@ class EventStream:
         with self._lock:
             self._subscriptions = tuple(each for each in self._subscriptions if each is not subscription)
             self._levels_wanted = any("level" in each.types for each in self._subscriptions)
+        self._news.set()  # what was noted for it is forgotten
 
     # --- as an observer: on the stages' threads --------------------------------------------------------------------
     def hears(self, frame: AudioFrame) -> None:
         if self._levels_wanted and len(frame.samples):
-            samples = frame.samples
-            self._levels.append((float(samples @ samples), len(samples), float(np.abs(samples).max())))
+            self._levels.append(frame.samples)  # measured on the stream's thread, and forgotten there
 
     def heard(self, transcript: Transcript) -> None:
         if self._subscriptions:
@@ -280,11 +281,9 @@ class EventStream:
         if not self._levels or now_s - self._level_at_s < LEVEL_S:
             return
         self._level_at_s = now_s
-        power, count, peak = 0.0, 0, 0.0
-        while self._levels:
-            more, samples, highest = self._levels.popleft()
-            power, count, peak = power + more, count + samples, max(peak, highest)
-        level = {"rms_db": _db(math.sqrt(power / count)), "peak_db": _db(peak)}
+        heard = np.concatenate([self._levels.popleft() for _ in range(len(self._levels))])
+        rms, peak = math.sqrt(float(np.mean(np.square(heard)))), float(np.abs(heard).max())
+        level = {"rms_db": _db(rms), "peak_db": _db(peak)}
         self._send(_stamped({"type": "level", **level}), subscriptions)
 
     def _send(self, event: Event, subscriptions: tuple[Subscription, ...]) -> None:

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cockpit.headunit.by_hand import MOST_ORDERS
 from cockpit.runtime import Runtime
+from models.errors import InputError
 from pipeline.audio.sink import WavSink
 from pipeline.endpointing.wake_word import WakeConfig, WakeGate
 from pipeline.frames import AudioFrame, Utterance
@@ -120,6 +122,20 @@ def hear_on(runtime: Runtime, *parts_ms: int, at: dict[int, Callable[[], object]
         runtime._hear(replace(frame, first_sample=frame.first_sample + begins, end_of_stream=False))
         finals += [s for s in runtime.edges.utterances.drain() if isinstance(s, Utterance) and s.stage == "final"]
     return finals
+
+
+def test_muting_counts_at_once_and_orders_do_not_pile_up_while_no_frames_come(runtime: Runtime) -> None:
+    runtime.by_hand.mute(True)
+    assert runtime.by_hand.muted, "before any frame"
+    runtime.by_hand.mute(True)
+    for _ in range(MOST_ORDERS - 1):
+        runtime.by_hand.press()
+    with pytest.raises(InputError, match="delivers nothing"):
+        runtime.by_hand.press()
+    runtime.cancel()  # of the reply: that is possible still
+    with pytest.raises(InputError, match="delivers nothing"):
+        runtime.by_hand.mute(False)
+    assert runtime.by_hand.muted, "what was refused was not done"
 
 
 class HeldSpeaker(WavSink):

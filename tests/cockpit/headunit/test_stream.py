@@ -227,6 +227,10 @@ def test_by_hand_what_is_not_here_is_refused(chain: Chain) -> None:
             act()
     with pytest.raises(InputError, match="hears en, zh, not de"):
         chain.cabin.use_language("de")
+    chain.service.begin("no_microphone", "unplugged")
+    with pytest.raises(InputError, match="nobody is heard: unplugged"):
+        chain.cabin.talk(True)
+    chain.service.end("no_microphone")
     chain.runtime.by_hand.muted = True
     with pytest.raises(InputError, match="unmute"):
         chain.cabin.talk(True)
