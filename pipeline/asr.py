@@ -117,4 +117,5 @@ def _transcript(utterance: Utterance, hypothesis: Hypothesis, language: Language
         reopened=utterance.reopened,
         asr_ms=took_ns / 1e6,
         unclear=hypothesis.unclear,
+        number_margin=hypothesis.number_margin,
     )

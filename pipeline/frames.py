@@ -6,6 +6,7 @@ generation) and `captured_ns` (monotonic time at which the newest audio behind t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -72,7 +73,8 @@ class Utterance:
 @dataclass(frozen=True, slots=True)
 class Transcript:
     """What was heard. Empty `text` means no speech, or with `unclear` speech whose words nobody can tell: then the
-    person is asked to say it again. `avg_logprob`: mean log-probability per token (nats).
+    person is asked to say it again. `avg_logprob`: mean log-probability per token (nats). `number_margin`: nats by
+    which the least certain number is likelier than the one it is easily mistaken for; infinite where there is none.
     """
 
     turn_id: int
@@ -86,6 +88,7 @@ class Transcript:
     reopened: bool = False
     asr_ms: float = 0.0
     unclear: bool = False
+    number_margin: float = math.inf
 
 
 # --- any stage before the answer -> understanding ------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,7 +18,9 @@ class Hypothesis:
     """One recognised utterance. Empty `text` means that no speech was found, or none that can be believed: `unclear`
     tells the two apart (True where something was said, but its words are a guess).
 
-    avg_logprob: mean log-probability per text token, nats. no_speech: probability in [0, 1].
+    avg_logprob: mean log-probability per text token, nats. no_speech: probability in [0, 1]. number_margin: nats by
+    which the least certain number is likelier than the one that it is easily mistaken for (nineteen, ninety); infinite
+    where there is none.
     """
 
     text: str
@@ -26,6 +29,7 @@ class Hypothesis:
     no_speech: float
     tokens: tuple[int, ...] = ()
     unclear: bool = False
+    number_margin: float = math.inf
 
 
 def never_cancelled() -> bool:

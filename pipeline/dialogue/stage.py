@@ -125,7 +125,8 @@ class UnderstandStage:
     def _speculate(self, transcript: Transcript) -> None:
         if not transcript.text:
             return
-        if self._dialogue.is_complete(transcript.text, transcript.language, avg_logprob=transcript.avg_logprob):
+        heard, margin = transcript.avg_logprob, transcript.number_margin
+        if self._dialogue.is_complete(transcript.text, transcript.language, avg_logprob=heard, number_margin=margin):
             self._command_complete(transcript.turn_id, transcript.revision)
         stale = self._stale(transcript)
         with self._scheduler.block(lambda: stale() or self._more_waiting()):
@@ -148,6 +149,7 @@ class UnderstandStage:
                 transcript.text,
                 transcript.language,
                 avg_logprob=transcript.avg_logprob,
+                number_margin=transcript.number_margin,
                 turn_id=transcript.turn_id,
                 cancelled=self._cancelled(transcript),
                 scheduler=self._scheduler,

@@ -7,6 +7,7 @@ bytes per token come out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from models.engines.whisper.encoder import Encoder, MelEncoder, SamplesEncoder
 from models.engines.whisper.guards import MAX_REPEATS, UNCLEAR_NO_SPEECH_LIMIT, believable, repeats
 from models.engines.whisper.hotwords import HotwordTree
 from models.engines.whisper.logmel import RATE_HZ
+from models.engines.whisper.numbers import confusable, margin_of
 from models.errors import DeviceUnavailable, InputError, ModelMissing, fetch_command
 
 MAX_WINDOW_S = 29.0
@@ -52,6 +54,7 @@ class WhisperEngine:
     def __init__(self, config: WhisperConfig, tokenizer: Tokenizer, encoder: Encoder, decoder: Decoder) -> None:
         self.config = config
         self._tokenizer = tokenizer
+        self._confusable = confusable(tokenizer)
         self._encoder = encoder
         self.decoder = decoder
         self._simplified = OpenCC("t2s")
@@ -121,7 +124,12 @@ class WhisperEngine:
         tokens = tuple(token for part in kept for token in part.tokens)
         logprob = float(np.average([p.avg_logprob for p in kept], weights=[len(p.tokens) + 1 for p in kept]))
         return Hypothesis(
-            joint.join(p.text for p in kept), kept[0].language, logprob, min(p.no_speech for p in kept), tokens
+            joint.join(p.text for p in kept),
+            kept[0].language,
+            logprob,
+            min(p.no_speech for p in kept),
+            tokens,
+            number_margin=min(p.number_margin for p in kept),
         )
 
     def _check_languages(self, languages: Sequence[str]) -> None:
@@ -169,7 +177,7 @@ class WhisperEngine:
         language_token = int(first.ids[0])
         language = next(name for name in languages if self.config.languages[name] == language_token)
         wording = self._wording(language, tuple(hotwords))
-        tokens, logprob, boost = self._greedy(self._prompt(language), samples.size, wording, cancelled)
+        tokens, logprob, boost, margin = self._greedy(self._prompt(language), samples.size, wording, cancelled)
         text = self._tokenizer.decode(tokens, skip_special_tokens=True).strip()
         if language == "zh":
             text = self._simplified.convert(text)
@@ -178,7 +186,7 @@ class WhisperEngine:
             return Hypothesis("", language, average, no_speech, unclear=no_speech < UNCLEAR_NO_SPEECH_LIMIT)
         # the guards were measured with what hot words add; the caller is told how likely the text is without it
         unbiased = average - boost / (len(tokens) + 1)
-        return Hypothesis(text, language, unbiased, no_speech, tuple(tokens))
+        return Hypothesis(text, language, unbiased, no_speech, tuple(tokens), number_margin=margin)
 
     def _wording(self, language: str, hotwords: tuple[str, ...]) -> _Wording:
         """The hot words written in `language`'s script, as Whisper writes them. Built once per language and list."""
@@ -203,9 +211,9 @@ class WhisperEngine:
 
     def _greedy(
         self, prompt: list[int], samples: int, wording: _Wording, cancelled: Cancelled
-    ) -> tuple[list[int], float, float]:
-        """Decode until the end token. Returns the text tokens, the sum of their log-probabilities, end included, and
-        how much of that sum the hot words added.
+    ) -> tuple[list[int], float, float, float]:
+        """Decode until the end token. Returns the text tokens, the sum of their log-probabilities, end included, how
+        much of that sum the hot words added, and the margin of the least certain number (see Hypothesis).
         """
         limit = min(
             8 + int(MAX_TOKENS_PER_S * samples / RATE_HZ), self.config.decoder_positions - self.decoder.filled - 4
@@ -214,22 +222,23 @@ class WhisperEngine:
         state: frozenset[int] = frozenset()
         step = self._step(prompt, bias, boosts, cancelled)
         tokens: list[int] = []
-        logprob, boost = 0.0, 0.0
+        logprob, boost, margin = 0.0, 0.0, math.inf
         while len(tokens) < limit:
             if cancelled():
-                return [], 0.0, 0.0
+                return [], 0.0, 0.0, math.inf
             token = int(step.ids[0])
+            margin = min(margin, margin_of(step, token, self._confusable))
             logprob += float(step.values[0]) - step.log_sum_exp
             boost += float(bias[token]) + boosts.get(token, 0.0)
             if token == self.config.tokens["end"]:
                 break
             tokens.append(token)
             if repeats(tokens, MAX_REPEATS):
-                return [], 0.0, 0.0
+                return [], 0.0, 0.0, math.inf
             state = wording.tree.advance(state, token)
             bias, boosts = wording.others, wording.tree.inside(state)
             step = self._step([token], bias, boosts, cancelled)
-        return tokens, logprob, boost
+        return tokens, logprob, boost, margin
 
     def _step(
         self, tokens: Sequence[int], bias: NDArray[np.float32], boosts: Mapping[int, float], cancelled: Cancelled

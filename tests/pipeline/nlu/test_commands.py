@@ -237,6 +237,18 @@ def test_a_command_heard_doubtfully_does_not_end_the_turn(car: tuple[DialogueMan
     assert not dialogue.is_complete("set the driver temperature to 22 degrees", "en", avg_logprob=-0.9)
 
 
+@pytest.mark.parametrize(("text", "language"), [("set the volume to fifty", "en"), ("音量调到四十", "zh")])
+def test_a_number_that_may_have_been_its_twin_is_asked_for(
+    text: str, language: Language, car: tuple[DialogueManager, EmbeddedTree]
+) -> None:
+    dialogue, _ = car
+    assert dialogue.plan(text, language, avg_logprob=-0.2, number_margin=9.0).calls[0].name == "set_volume"
+    assert dialogue.plan(text, language, avg_logprob=-0.2, number_margin=2.0).calls[0].name == "refuse"
+    assert not dialogue.is_complete(text, language, avg_logprob=-0.2, number_margin=2.0)
+    ninety = "set the temperature to nineteen degrees"  # ninety is no temperature
+    assert dialogue.plan(ninety, "en", avg_logprob=-0.2, number_margin=2.0).calls[0].name == "set_temperature"
+
+
 @pytest.mark.parametrize(
     ("text", "language", "change"),
     [

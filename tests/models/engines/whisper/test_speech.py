@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,10 +16,12 @@ from ruamel.yaml import YAML
 
 from models.engines.base import Audio
 from models.engines.tts.espeak import SAMPLE_RATE_HZ, EspeakVoice, EspeakWorker
+from models.engines.whisper.decoder import Step
 from models.engines.whisper.encoder import context_rows
 from models.engines.whisper.engine import WhisperEngine, split_windows
 from models.engines.whisper.guards import believable, repeats
 from models.engines.whisper.hotwords import INSIDE_BOOST, START_BOOST, HotwordTree
+from models.engines.whisper.numbers import confusable, margin_of
 from models.errors import InputError, ModelMissing
 from pipeline.nlu.lexicon import hotwords
 from tests.support.dispatchers import EveryOther
@@ -276,6 +279,17 @@ def test_served_build_agrees_with_the_exact_one(
         for n in names
     ]
     assert sum(same) >= len(names) - 1
+
+
+def test_a_number_has_its_margin_over_the_one_that_sounds_like_it(
+    engine: WhisperEngine, commands: dict[str, tuple[Audio, str, int]]
+) -> None:
+    (sixty,) = [samples for samples, text, _ in commands.values() if text == "Turn the volume up to sixty percent."]
+    assert 0 < engine.transcribe(sixty, languages=("en",)).number_margin < math.inf
+    assert engine.transcribe(commands["zh06"][0], languages=BOTH).number_margin == math.inf  # no number is said
+    (fifteen,), (fifty,) = (engine._tokenizer.encode(text, add_special_tokens=False).ids for text in (" 15", " 50"))
+    step = Step(np.array([fifteen, 1, fifty]), np.array([9.0, 8.0, 6.5], np.float32), 0.0, 0.0)
+    assert margin_of(step, fifteen, confusable(engine._tokenizer)) == pytest.approx(2.5)
 
 
 def test_guards() -> None:
