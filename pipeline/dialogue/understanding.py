@@ -122,7 +122,9 @@ def _named_whole(what: str, whole: Evidence) -> list[tuple[int, int]]:
     """The characters that name what the car lacks ("the call volume"), unless another wish begins among them."""
     begin = whole.text.find(what) if what else -1
     end = begin + len(what)
-    verbs = [whole.tokens[match.start].start for match in whole.of("verb")]
+    verbs = [  # 到 alone says to what, and begins nothing
+        whole.tokens[match.start].start for match in whole.of("verb") if whole.words[match.start : match.end] != ("到",)
+    ]
     return [(begin, end)] if begin >= 0 and not any(begin < verb < end for verb in verbs) else []
 
 

@@ -39,7 +39,7 @@ Kind = Literal["rules", "agreed", "program", "nothing", "ask"]
 REFUSING = ("forbidden", "unsupported", "delayed", "condition")
 """Reasons that are said also where the rules found nothing: the talk of a language model must not answer them."""
 _NO_SENSE = ("unsupported", "not_understood", "none_talk")
-_NEVER = ("forbidden", "schema", "number", "empty", "correction", "contrast", "name")
+_NEVER = ("forbidden", "schema", "number", "empty", "correction", "other", "contrast", "name")
 """Faults of a program that no yes mends."""
 _SCOPES = ("statement", "hypothetical", "delayed", "condition", "taken_back", "forbidden", "how_to")
 """Reasons that hold whatever the thing is that a sentence speaks of."""
@@ -130,7 +130,7 @@ class Judge:
             return self._unlearned(program, parse, ruled)
         decision = self._decide(program, parse, ruled, last_call)
         done = decision.calls if decision.kind == "program" else ruled.calls
-        player = bool(done) and all(call.name == "control_media" for call in done)
+        player = bool(done) and all(call.name == "control_media" and not _of_a_list(call) for call in done)
         spoken = [clause.evidence for clause in parse.clauses] or [parse.whole]
         if player and decision.kind in ("rules", "agreed", "program") and any(map(speaks_of_more, spoken)):
             return Decision("nothing", sure, reason="none_talk", fault="evidence")
@@ -289,6 +289,11 @@ class Judge:
 
 def _writes(call: ToolCall) -> bool:
     return call.name != "refuse" and call.name not in READS
+
+
+def _of_a_list(call: ToolCall) -> bool:
+    """Whether the player's list is meant (shuffle, repeat, favourites), whose words are no verbs of other things."""
+    return call.arguments["action"] in ("shuffle", "repeat", "in_order", "add_favourite", "play_favourites")
 
 
 def _targets(calls: Sequence[ToolCall]) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -107,9 +107,10 @@ def guard_fault(program: Program, whole: Evidence, last_call: ToolCall | None, *
     """Why the program may not act, empty where it may.
 
     forbidden: a forbidden thing is named; number: a number may be longer than it was understood; name: a road's name
-    goes on behind the words that were taken for it; evidence: no word for
-    a tool's device (a follow-up may leave it out); schema: a call is no valid one. by_feeling: words of feeling may
-    stand for a device. Where the rules heard no wish in them, they are told and not meant ("it was cold there").
+    goes on behind the words that were taken for it; other: it is a mode or another screen, which the car has not;
+    evidence: no word for a tool's device (a follow-up may leave it out); schema: a call is no valid one. by_feeling:
+    words of feeling may stand for a device. Where the rules heard no wish in them, they are told and not meant ("it was
+    cold there").
     """
     if not program.calls:
         return "empty"
@@ -123,9 +124,23 @@ def guard_fault(program: Program, whole: Evidence, last_call: ToolCall | None, *
         return "number"
     if any(_cut_short(call, whole) for call in program.calls):
         return "name"
+    if any(_OTHER[name].search(whole.text) for name in {call.call.name for call in program.calls} & _OTHER.keys()):
+        return "other"
     if not all(_named(call, whole, last_call, by_feeling) for call in program.calls):
         return "evidence"
     return ""
+
+
+_OTHER: Final = {
+    "set_seat_massage": re.compile(r"模式|时长|\bmode\b|\bprogram", re.IGNORECASE),
+    "set_ambient_light": re.compile(r"模式|同步|律动|提醒|\bmode\b|\bsync", re.IGNORECASE),
+    "set_ambient_color": re.compile(r"模式|同步|律动|\bmode\b|\bsync", re.IGNORECASE),
+    "set_exterior_light": re.compile(r"自动|智能|\bauto", re.IGNORECASE),
+    "set_screen": re.compile(
+        r"对着|滑|移|转|仪表|副驾|后排|娱乐|\b(?:slide|move|rotate|passenger|rear|cluster)\b", re.IGNORECASE
+    ),
+}
+"""Words beside a thing by which something else is meant that the car has not: the massage's mode, the other screen."""
 
 
 def _harmless(match: Match, program: Program, whole: Evidence) -> bool:

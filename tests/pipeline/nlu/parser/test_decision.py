@@ -405,3 +405,28 @@ def test_what_nobody_needs_is_not_done(text: str, lexicon: Lexicon) -> None:
     assert decide(act(WARM, sure=0.94), text, lexicon, "zh").kind == "rules"
     calls = [clause.call for clause in Interpreter(lexicon).parse(text, "zh").clauses]
     assert all(call.name == "refuse" for call in calls)
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "call"),
+    [
+        (
+            "put the massage in wave mode",
+            "en",
+            ToolCall("set_seat_massage", {"zone": "driver", "action": "set", "value": 50.0}),
+        ),
+        ("给屏幕对着副驾", "zh", ToolCall("set_screen", {"on": True})),
+        ("turn the high beam to auto", "en", ToolCall("set_exterior_light", {"which": "high_beam", "on": True})),
+    ],
+)
+def test_a_mode_or_another_screen_is_not_the_thing_itself(
+    text: str, language: Language, call: ToolCall, lexicon: Lexicon
+) -> None:
+    decision = decide(act(call), text, lexicon, language)
+    assert decision.kind != "program"
+    assert call not in decision.offered
+
+
+def test_words_of_the_players_list_are_meant_though_others_stand_beside_them(lexicon: Lexicon) -> None:
+    shuffle = ToolCall("control_media", {"action": "shuffle"})
+    assert decide(act(shuffle), "shuffle the album", lexicon).kind == "agreed"
