@@ -52,6 +52,7 @@ class Panel:
         self._socket = socket
         self._token = token
         self._hosts = hosts
+        self._open: set[Answer] = set()
         self._files = {
             name: (files("cockpit.panel").joinpath("static", file).read_bytes(), _KINDS[file.rpartition(".")[2]])
             for name, file in FILES.items()
@@ -95,20 +96,28 @@ class Panel:
             answer = await ask(self._socket, request.method, target, kept, body)
         except NotReachable as error:
             return _refused(503, "unreachable", str(error))
-        return _HandedOn(answer)
+        return _HandedOn(answer, self._open)
+
+    def close(self) -> None:
+        """End what is handed on, so that the server need not cut it off."""
+        for answer in tuple(self._open):
+            answer.close()
 
 
 class _HandedOn(StreamingResponse):
     """An answer of the API as it comes. Its connection goes with it, also when the page went before it was read."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, still_open: set[Answer]) -> None:
         self._answer = answer
+        self._open = still_open
+        self._open.add(answer)
         super().__init__(answer.body(), answer.status, {"Content-Type": answer.content_type})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
+            self._open.discard(self._answer)
             self._answer.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import socket as socket_module
 from pathlib import Path
 from typing import Annotated
 
@@ -37,8 +38,9 @@ def panel(
     try:
         bound = int(listener.getsockname()[1])
         hosts = frozenset(f"{name}:{bound}" for name in ("127.0.0.1", "localhost"))
+        served = Panel(path, token, hosts)
         config = uvicorn.Config(
-            Panel(path, token, hosts).application(),
+            served.application(),
             http="h11",
             ws="none",
             lifespan="off",
@@ -48,6 +50,18 @@ def panel(
             timeout_graceful_shutdown=1,
         )
         typer.echo(f"http://127.0.0.1:{bound}/#token={token}")
-        asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
+        asyncio.run(_Server(config, served).serve(sockets=[listener]))
     finally:
         listener.close()
+
+
+class _Server(uvicorn.Server):
+    """Streams end first when it does: it waits for none and cuts none off."""
+
+    def __init__(self, config: uvicorn.Config, panel: Panel) -> None:
+        super().__init__(config)
+        self._panel = panel
+
+    async def shutdown(self, sockets: list[socket_module.socket] | None = None) -> None:
+        self._panel.close()
+        await super().shutdown(sockets)

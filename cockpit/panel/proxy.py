@@ -17,7 +17,7 @@ class NotReachable(Exception):
     """Nobody answers on the API's socket, or what answers is no HTTP."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Answer:
     """status and kind of the answer; `body` is read piece by piece and must be closed."""
 

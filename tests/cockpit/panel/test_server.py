@@ -100,6 +100,32 @@ def test_events_come_as_they_happen_and_end_with_the_page(http: httpx.Client, se
     until(lambda: served.chain.events.subscribers == 0)
 
 
+def test_a_signal_ends_the_command_at_once_and_quietly_while_a_page_follows(served: ServedPanel) -> None:
+    command = [sys.executable, "-m", "cockpit", "panel", "--socket", str(served.api.path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    hanging = threading.Timer(60, process.kill)
+    hanging.start()
+    try:
+        assert process.stdout is not None
+        origin, _, token = process.stdout.readline().strip().partition("/#token=")
+        with (
+            httpx.Client(base_url=origin, headers={"Authorization": f"Bearer {token}"}, timeout=60) as http,
+            http.stream("GET", "/v1/events") as answer,
+        ):
+            lines = answer.iter_lines()
+            assert next(lines)
+            process.send_signal(signal.SIGTERM)
+            assert [line for line in lines if line.startswith("data:")] == []
+        _, complained = process.communicate()
+        assert complained == "cockpit: stopped by SIGTERM\n"
+        assert process.returncode == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
+        hanging.cancel()
+
+
 def test_without_a_car_the_page_is_told_what_to_do(tmp_path: Path) -> None:
     """The command itself, with a token of the integrator's."""
     (tmp_path / "token").write_text("sixteen-letters-or-more\n")
