@@ -237,16 +237,23 @@ def radio_station(evidence: Evidence) -> ToolCall | None:
 def player_list(evidence: Evidence) -> ToolCall | None:
     """Shuffle, repeat and favourites; None where none of them is said."""
     ends = switched(evidence) is False or evidence.has("verb.cancel", "verb.stop")
-    if evidence.has("device.shuffle", "device.repeat"):
-        action = "in_order" if ends else "shuffle" if evidence.has("device.shuffle") else "repeat"
+    mixed = evidence.has("device.shuffle") or _MIXED.search(evidence.text)
+    if mixed or evidence.has("device.repeat") or _AGAIN.search(evidence.text):
+        action = "in_order" if ends else "shuffle" if mixed else "repeat"
         return make_call("control_media", action=action)
     if (evidence.has("device.add_favourite") or _KEEP.search(evidence.text)) and not ends:
         return make_call("control_media", action="add_favourite")
-    if evidence.has("device.favourites") and not ends and (evidence.of("verb") or len(evidence.tokens) <= 6):
+    liked = evidence.has("device.favourites") or _LIKED.search(evidence.text)
+    if liked and not ends and (evidence.of("verb") or len(evidence.tokens) <= 6):
         return make_call("control_media", action="play_favourites")
     return None
 
 
+_MIXED = re.compile("打乱.{0,4}[放播听]")
+_AGAIN = re.compile("(?:这首|这歌).{0,3}(?:来回|反复|一直|循环)[放播听]")
+_LIKED = re.compile(
+    r"[放播听].{0,3}我?收藏过的|\b(?:songs?|music|tracks?) (?:that )?i(?: have|'ve)? (?:liked?|saved)\b", re.IGNORECASE
+)
 _KEEP = re.compile("(?:这|首|歌).{0,8}加[进入到].{0,5}收藏")
 _MOVES = (
     ("upright", r"\bupright\b|\bsit(?:ting)? straight|backrest.*\b(?:forward|up|straight)\b|(?:靠背|椅背).*[前直立起]"),

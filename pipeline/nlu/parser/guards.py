@@ -126,11 +126,18 @@ def guard_fault(program: Program, whole: Evidence, last_call: ToolCall | None, *
         return "name"
     if any(_OTHER[name].search(whole.text) for name in {call.call.name for call in program.calls} & _OTHER.keys()):
         return "other"
+    if any(call.call.name == "show_page" for call in program.calls) and not _PAGE.search(whole.text):
+        return "other"
     if not all(_named(call, whole, last_call, by_feeling) for call in program.calls):
         return "evidence"
     return ""
 
 
+_PAGE: Final = re.compile(
+    r"\b(?:pages?|screens?|menu|home|settings?|map|view|contacts)\b|页|界面|桌面|主菜单|设置|画面|通讯录|屏",
+    re.IGNORECASE,
+)
+"""What a page of the screen is called by: "display my lists" names none."""
 _OTHER: Final = {
     "set_seat_massage": re.compile(r"模式|时长|\bmode\b|\bprogram", re.IGNORECASE),
     "set_ambient_light": re.compile(r"模式|同步|律动|提醒|\bmode\b|\bsync", re.IGNORECASE),

@@ -416,6 +416,7 @@ def test_what_nobody_needs_is_not_done(text: str, lexicon: Lexicon) -> None:
             ToolCall("set_seat_massage", {"zone": "driver", "action": "set", "value": 50.0}),
         ),
         ("给屏幕对着副驾", "zh", ToolCall("set_screen", {"on": True})),
+        ("display available lists", "en", ToolCall("show_page", {"page": "phone"})),
         ("turn the high beam to auto", "en", ToolCall("set_exterior_light", {"which": "high_beam", "on": True})),
     ],
 )
