@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cockpit.client import Cockpit
 from tests.support.paths import AUDIO, ROOT, short_folder
 from tests.support.service.processes import START_S, FakeManager, ServedProcess
 from tests.support.waiting import until
@@ -72,6 +73,23 @@ def test_it_is_ready_when_it_is_warm_and_not_before(served: ServedProcess, manag
     )  # fmt: skip
     assert "ready: listening on fake" in asked.stdout
     assert "echo is" in asked.stdout
+
+
+def test_a_head_unit_handles_the_real_devices_and_reads_what_they_do(served: ServedProcess) -> None:
+    client = Cockpit(str(served.api))
+    assert client.control("volume", volume=0.5)["volume"] == 0.5
+    assert client.control("language", language="en")["language"] == "en"
+    assert client.control("language", language="auto")["language"] == "auto"
+    state = next(client.events("state"))
+    assert (state["state"], state["muted"], state["talking"], state["volume"]) == ("idle", False, False, 0.5)
+    status = client.ask("GET", "/v1/status")
+    assert {task["name"] for task in status["arbiter"]["tasks"]} >= {"dialogue_task", "navigation_task"}
+    assert status["profile"]["values"]["vehicle"]["backend"] == "embedded"
+    with client._send("GET", "/metrics", None) as answer:
+        metrics = answer.read().decode()
+    for series in ('cockpit_audio_xruns_total{device="microphone"}', 'cockpit_task_sla_seconds{task="dialogue"}'):
+        assert series in metrics
+    client.control("volume", volume=1.0)
 
 
 def test_the_watchdog_is_fed_while_it_idles(served: ServedProcess, manager: FakeManager) -> None:

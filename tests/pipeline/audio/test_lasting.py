@@ -275,6 +275,33 @@ def test_a_speaker_that_comes_late(machine: Machine, speaker: tuple[LastingSpeak
     assert sink.play(frame(1, 0.1, generation=4)) > 0
 
 
+def test_the_volume_is_heard_at_once_and_holds_across_devices(
+    machine: Machine, speaker: tuple[LastingSpeaker, Told]
+) -> None:
+    sink, told = speaker
+    sink.start()
+
+    def loudness() -> float:
+        stream, out = machine.stream("output"), np.ones((BLOCK, 1), np.float32)
+        assert stream is not None
+        stream.callback(out, BLOCK, None, None)
+        return float(np.abs(out).max())
+
+    sink.play(frame(1, 1.0))
+    assert loudness() == 0.5
+    sink.set_volume(0.4)
+    assert loudness() == pytest.approx(0.2)
+    sink.set_volume(0.0)
+    assert loudness() == 0.0
+    sink.set_volume(0.4)
+    machine.outputs.clear()
+    until(lambda: told.lost)
+    machine.outputs.append("headset")
+    until(lambda: told.back == ["headset"])
+    sink.play(frame(2, 1.0))
+    assert loudness() == pytest.approx(0.2), "the device that came back is as quiet"
+
+
 def test_both_of_a_headset_come_back_under_another_name(machine: Machine, speaker: tuple[LastingSpeaker, Told]) -> None:
     """PortAudio must begin anew, which it can only while neither has a stream."""
     sink, _ = speaker
