@@ -284,7 +284,8 @@ _OFFERED = re.compile(r"有没有|有.*的歌吗|\b(?:do you have|have you got|i
 _WISH = re.compile(r"\b(?:get|have|like|want|need|prefer|fancy|love)\b|想|要|希望|喜欢", re.IGNORECASE)
 _PRONOUN_WORDS = (
     "it that this them again more now a bit little too the back way to by for all up down on off actually "
-    "rather instead sorry mean meant i no wait oh one please turn crank put make level"
+    "rather instead sorry mean meant i no wait oh one please turn crank put make level dim dimmer brighter brighten "
+    "darker"
 )
 _PRONOUNS = frozenset(_PRONOUN_WORDS.split()) | frozenset("它这个些点的了一吧再还要给我不对是哦算应该其实那")
 

@@ -111,3 +111,8 @@ def test_after_a_question_about_the_lights_outside_it_is_none_of_the_things_befo
     last = ToolCall("ask_vehicle", {"item": "exterior_lights", "zone": "any"})
     assert kept_in_mind(last)
     assert [name for name, _ in read(interpreter, "turn it off", last) if name != "refuse"] == []
+
+
+def test_a_second_wish_about_the_light_is_not_lost(interpreter: Interpreter) -> None:
+    dimmed = ("set_ambient_light", {"zone": "all", "action": "change", "value": -12.0})
+    assert read(interpreter, "make the ambient light purple and dim it a bit")[1:] == [dimmed]
