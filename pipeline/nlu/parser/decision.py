@@ -20,11 +20,13 @@ from pipeline.nlu.parser.guards import (
     READS,
     contrast_kept,
     correction_kept,
+    exception_kept,
     guard_fault,
     known_by_sound,
     lacks_only,
     leaves_out,
     mostly_unknown,
+    opposite,
     read_past,
     speaks_of_more,
     stops_doing,
@@ -32,17 +34,29 @@ from pipeline.nlu.parser.guards import (
 )
 from pipeline.nlu.parser.labels import ACT
 from pipeline.nlu.parser.reader import Program
-from pipeline.nlu.parser.scope import contrasted_at, may_turn, only_corrected, tells_taste, turned, turns
+from pipeline.nlu.parser.scope import (
+    asks_state,
+    contrasted_at,
+    corrected_at,
+    may_turn,
+    only_contrasted,
+    only_corrected,
+    taken_back,
+    tells_taste,
+    turned,
+    turns,
+)
 from pipeline.vehicle.schemas import fault_of
 
 Kind = Literal["rules", "agreed", "program", "nothing", "ask"]
 REFUSING = ("forbidden", "unsupported", "delayed", "condition")
 """Reasons that are said also where the rules found nothing: the talk of a language model must not answer them."""
 _NO_SENSE = ("unsupported", "not_understood", "none_talk")
-_NEVER = ("forbidden", "schema", "number", "empty", "correction", "other", "contrast", "name")
+_NEVER = ("forbidden", "schema", "number", "empty", "correction", "other", "contrast", "exception", "name")
 """Faults of a program that no yes mends."""
 _SCOPES = ("statement", "hypothetical", "delayed", "condition", "taken_back", "forbidden", "how_to")
 """Reasons that hold whatever the thing is that a sentence speaks of."""
+_ACTING = ("rules", "agreed", "program")
 _NO_QUESTION = ("how_to", "hypothetical", "condition")
 """What rules may take for a question about the car's state."""
 
@@ -55,22 +69,24 @@ class Thresholds:
     program where a word of scope stands, which the rules do not see; untold: no answer about the car's state where it
     reads no question about that; sound: it makes no sense of words that the rules know by sound; unheard: its program
     of closed values where no word of the car's lexicon names the thing ("toasty wheel"); beside: what it would do
-    beside something that the car lacks; amount: of several calls, its amounts against one in words that the rules read.
+    beside something that the car lacks; amount: of several calls, its amounts against one in words that the rules read;
+    against: its program where a negation stands, a wish may be taken back, or the rules read the opposite.
     """
 
     refuse: float = 0.5
     answer: float = 0.7
     act: float = 0.6
-    override: float = 0.95
+    override: float = 0.92
     doubt: float = 0.7
     read_past: float = 0.9
     scope: float = 0.7
     differs: float = 0.6
     untold: float = 0.9
     sound: float = 0.95
-    unheard: float = 0.93
+    unheard: float = 0.9
     beside: float = 0.9
     amount: float = 0.97
+    against: float = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +148,13 @@ class Judge:
         done = decision.calls if decision.kind == "program" else ruled.calls
         player = bool(done) and all(call.name == "control_media" and not _of_a_list(call) for call in done)
         spoken = [clause.evidence for clause in parse.clauses] or [parse.whole]
-        if player and decision.kind in ("rules", "agreed", "program") and any(map(speaks_of_more, spoken)):
+        certain = program.reason == ACT and program.confidence >= self.thresholds.override
+        more = any(speaks_of_more(clause, certain=certain) for clause in spoken)
+        if player and decision.kind in _ACTING and more:
             return Decision("nothing", sure, reason="none_talk", fault="evidence")
-        acting = decision.kind in ("rules", "agreed", "program") and _Ruled(done).writes
+        acting = decision.kind in _ACTING and _Ruled(done).writes
+        if acting and asks_state(parse.whole.text):
+            return Decision("ask", sure, fault="question")
         if acting and tells_taste(parse.whole.text) and not any(call.name == "play_media" for call in done):
             return Decision("nothing", sure, reason="statement", fault="evidence")
         if not ruled.writes:
@@ -152,7 +172,8 @@ class Judge:
                 return Decision("ask", sure, fault=fault, offered=self._offered(program, parse))
         if decision.kind == "agreed" and turned(parse.whole.text):
             kept = only_corrected(parse.whole.text) and correction_kept(ruled.calls, parse.whole)
-            return decision if kept else Decision("ask", sure, fault="scope")
+            apart = certain and only_contrasted(parse.whole.text) and contrast_kept(ruled.calls, parse.whole)
+            return decision if kept or apart else Decision("ask", sure, fault="scope")
         return decision
 
     def _unlearned(self, program: Program, parse: Parse, ruled: _Ruled) -> Decision:
@@ -193,6 +214,9 @@ class Judge:
         if program.reason != ACT:
             return self._no_command(program, parse, ruled)
         if ruled.calls and self._agree(program, parse):
+            read = tuple(call.call for call in program.calls)
+            if program.confidence >= self.thresholds.override and _shorter_name(read, ruled.calls):
+                return Decision("program", program.confidence, read)
             return Decision("agreed", program.confidence)
         return self._against(program, ruled, parse.whole, last_call)
 
@@ -230,7 +254,8 @@ class Judge:
         if fault != "evidence" or sure < self.thresholds.unheard or whole.has("mark.negate") or known_by_sound(whole):
             return fault
         read = [call.call for call in program.calls]
-        other = leaves_out(read, whole) and contrasted_at(whole.text) is None
+        turned_from = contrasted_at(whole.text) is not None or corrected_at(whole.text) is not None
+        other = leaves_out(read, whole) and not turned_from
         named = any(call.words is not None for call in program.calls)
         return fault if other or named else ""
 
@@ -241,13 +266,18 @@ class Judge:
             needed = min(needed, self.thresholds.scope)
         elif read_past(program, whole):
             needed = max(needed, self.thresholds.read_past)
+        if whole.has("mark.negate") or opposite(read, ruled.calls) or taken_back(whole.text):
+            needed = max(needed, self.thresholds.against)
         fault = self._fault(program, whole, last_call, sure, by_feeling=bool(ruled.calls))
         if not fault and correction_kept(read, whole) is False:
             fault = "correction"
         if not fault and not contrast_kept(read, whole):
             fault = "contrast"
+        if not fault and not exception_kept(read, whole):
+            fault = "exception"
         single = len(read) == len(ruled.calls) == 1
-        amount = (single or sure < self.thresholds.amount) and _amount_of_rules(read, ruled.calls, whole)
+        scoped = turned(whole.text) and sure >= self.thresholds.override
+        amount = (single or sure < self.thresholds.amount) and _amount_of_rules(read, ruled.calls, whole) and not scoped
         if sure >= needed and not fault and not amount and not _part_of(read, ruled.calls, whole):
             return Decision("program", sure, tuple(read))
         if _rules_know(read, ruled, whole, fault):
@@ -333,6 +363,15 @@ def _rules_know(read: Sequence[ToolCall], ruled: _Ruled, whole: Evidence, fault:
         return True
     titled = any(call.name == "play_media" for call in read)  # a title may name a device
     return (not titled and leaves_out(read, whole)) or (fault == "evidence" and known_by_sound(whole))
+
+
+def _shorter_name(read: Sequence[ToolCall], ruled: Sequence[ToolCall]) -> bool:
+    """Whether a name is the model's without small words that the rules took for part of it: 蔡琴|的, 歌曲|爱如果."""
+    pairs = [
+        (str(mine.arguments.get("query", "")), str(theirs.arguments.get("query", "")))
+        for mine, theirs in zip(read, ruled, strict=True)
+    ]
+    return any(theirs in (f"{mine}的", f"歌曲{mine}", f"一首{mine}") for mine, theirs in pairs)
 
 
 def _part_of(read: Sequence[ToolCall], ruled: Sequence[ToolCall], whole: Evidence) -> bool:

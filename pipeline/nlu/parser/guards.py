@@ -11,7 +11,7 @@ from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
 from pipeline.nlu.lexicon import Match
 from pipeline.nlu.parser.reader import Program, ProgramCall
-from pipeline.nlu.parser.scope import contrasted_at, corrected_at
+from pipeline.nlu.parser.scope import contrasted_at, corrected_at, excepted_at
 from pipeline.nlu.slots import seat_zone
 
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -89,7 +89,10 @@ _HOW: Final = re.compile(
     r"|怎么|怎样|如何|[做办]得[到了]吗|[做办]不[做办]得[到了]|\bhow (?:do|can|would|should|does)\b",
     re.IGNORECASE,
 )
-_WARM: Final = re.compile(r"热|暖|烫|\bheat|\bwarm|\btoast", re.IGNORECASE)
+_WARM: Final = re.compile(
+    r"热|暖|烫|冷|冰|凉|冻|知觉|\bheat|\bwarm|\btoast|\bcold|\bfree?z|\bfroz|\bnumb|\bfeel my (?:hands|fingers)",
+    re.IGNORECASE,
+)
 _COUNTED: Final = 11
 _ARTICLES: Final = frozenset(("the", "a", "an", "my", "please"))
 _SURE_OF_SOUND: Final = 0.99
@@ -157,7 +160,7 @@ def _harmless(match: Match, program: Program, whole: Evidence) -> bool:
     low, high = whole.tokens[match.start].start, whole.tokens[match.end - 1].end
     if any(call.words is not None and call.words[0] <= low and high <= call.words[1] for call in program.calls):
         return True
-    heats = all(call.call.name == "set_steering_wheel_heating" for call in program.calls) and _WARM.search(whole.text)
+    heats = any(call.call.name == "set_steering_wheel_heating" for call in program.calls) and _WARM.search(whole.text)
     about = {tag for tag in match.tags if tag.startswith("forbid.")}
     tools = {call.call.name for call in program.calls}
     if about == {"forbid.accelerate"} and tools == {"set_wipers"} and whole.has("device.wiper"):
@@ -169,13 +172,13 @@ def _harmless(match: Match, program: Program, whole: Evidence) -> bool:
     return bool(heats) and about == {"forbid.steering"}
 
 
-def speaks_of_more(whole: Evidence) -> bool:
+def speaks_of_more(whole: Evidence, *, certain: bool = False) -> bool:
     """Whether words for the player are a verb alone ("next", "stop") while the sentence speaks of other things that
-    nobody knows: "a jacket next wednesday", "stop wiping".
+    nobody knows: "a jacket next wednesday", "stop wiping". A model that is `certain` may know two more of them.
     """
     if whole.has("device.media") or whole.of("music") or whole.of("source"):
         return False
-    return len(_unknown(whole)) > (2 if whole.language == "zh" else 0)
+    return len(_unknown(whole)) > (2 if whole.language == "zh" else 0) + 2 * certain
 
 
 def stops_doing(whole: Evidence) -> bool:
@@ -286,6 +289,17 @@ def contrast_kept(calls: Sequence[ToolCall], whole: Evidence) -> bool:
     return not (meant and any(abs(call.arguments.get("value", -1)) in undone for call in calls))
 
 
+def exception_kept(calls: Sequence[ToolCall], whole: Evidence) -> bool:
+    """Whether no call acts at the place that is left out ("everything save for the back right door")."""
+    span = excepted_at(whole.text)
+    if span is None:
+        return True
+    inside = [match for match in whole.matches if span[0] <= whole.tokens[match.start].start < span[1]]
+    part = replace(whole, matches=tuple(inside), tags=frozenset())
+    left_out = seat_zone(part, "") if part.of("zone") else ""
+    return not left_out or all(call.arguments.get("zone") not in (left_out, "all") for call in calls)
+
+
 def correction_kept(calls: Sequence[ToolCall], whole: Evidence) -> bool | None:
     """Whether the thing, place and number behind a correction ("no wait", 不对) are those of the calls, and no others;
     None where nothing stands there that could tell.
@@ -315,6 +329,12 @@ def correction_kept(calls: Sequence[ToolCall], whole: Evidence) -> bool | None:
 
 
 _OPENS: Final = {"verb.open": True, "verb.on": True, "verb.close": False, "verb.off": False}
+
+
+def opposite(read: Sequence[ToolCall], ruled: Sequence[ToolCall]) -> bool:
+    """Whether one opens, or switches on, what the other closes."""
+    pairs = [(_opens(mine), _opens(theirs)) for mine in read for theirs in ruled if mine.name == theirs.name]
+    return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
 def _opens(call: ToolCall) -> bool | None:

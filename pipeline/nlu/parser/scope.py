@@ -52,6 +52,14 @@ _NOT_MEANT = re.compile(
     "|(?<!是)不是(?!吗|吧|很|太)([^，,。是]+)",
     re.IGNORECASE,
 )
+_LEFT_OUT = re.compile(
+    r"\b(?:except(?: for)?|excluding|apart from|other than|besides|save for)\b([^,.;]+)"
+    "|除了?([^，。]{1,12}?)(?:以外|之外|外|，|都|其)",
+    re.IGNORECASE,
+)
+_STATE = re.compile("(?:[了着好上下来开关]没有?|[了着]吗)[？?。]?$")
+_BUT_CONTRASTED = re.compile("|".join((_EXCEPTION, _CORRECTED, _TAKEN_BACK, _ONLY_THEN)), re.IGNORECASE)
+_TAKES_BACK = re.compile(_TAKEN_BACK, re.IGNORECASE)
 _NO = re.compile(r"\bno\b", re.IGNORECASE)
 
 
@@ -88,6 +96,29 @@ def contrasted_at(text: str) -> tuple[int, int] | None:
     if found is None:
         return None
     return found.span(1) if found.group(1) is not None else found.span(2)
+
+
+def excepted_at(text: str) -> tuple[int, int] | None:
+    """Characters [start, end) of what is left out, behind "except", 除了; None where nothing is."""
+    found = _LEFT_OUT.search(text)
+    if found is None:
+        return None
+    return found.span(1) if found.group(1) is not None else found.span(2)
+
+
+def asks_state(text: str) -> bool:
+    """Whether the sentence asks how something is and wishes nothing: 右后窗户落下来没有."""
+    return _STATE.search(text) is not None
+
+
+def only_contrasted(text: str) -> bool:
+    """Whether a contrast ("rather than mine") is all that turns the sentence."""
+    return contrasted_at(text) is not None and _BUT_CONTRASTED.search(text) is None
+
+
+def taken_back(text: str) -> bool:
+    """Whether a wish may be taken back: "never mind", 算了."""
+    return _TAKES_BACK.search(text) is not None
 
 
 def only_corrected(text: str) -> bool:

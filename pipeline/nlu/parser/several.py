@@ -18,6 +18,7 @@ _ABOUT_ALL = ("statement", "hypothetical", "delayed", "condition", "taken_back",
 _SURE = 0.5
 _NO_COMMAND = ("unsupported", "none_talk", "not_understood", "forbidden")
 _SURE_OF_NONE = 0.7
+_SURE_OF_LACKING = 0.95
 _MUSIC = frozenset(("play_media", "control_media", "set_media_source", "tune_radio"))
 _SEATS = {
     "all": {"driver", "passenger", "rear_left", "rear_right", "front", "rear"},
@@ -84,6 +85,9 @@ def of_parts(decision: Decision, parse: Parse, program: Program, parts: Sequence
         return decision
     if calls is None or not calls:
         return decision
+    whole_sure = program.reason == "unsupported" and program.reason_confidence >= _SURE_OF_LACKING
+    if whole_sure and len(calls) > len(program.calls):
+        return decision  # a part of what the car lacks is no wish of its own
     more = len(calls) + len(lacking) - _count(decision, parse)
     ruled = sum(clause.call.name != "refuse" for clause in parse.clauses)
     unsure = decision.kind == "rules" and len(calls) >= ruled  # the model does not confirm what the rules read
