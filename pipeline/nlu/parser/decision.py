@@ -70,7 +70,8 @@ class Thresholds:
     reads no question about that; sound: it makes no sense of words that the rules know by sound; unheard: its program
     of closed values where no word of the car's lexicon names the thing ("toasty wheel"); beside: what it would do
     beside something that the car lacks; amount: of several calls, its amounts against one in words that the rules read;
-    against: its program where a negation stands, a wish may be taken back, or the rules read the opposite.
+    against: its program where a negation stands, a wish may be taken back, or the rules read the opposite; named: its
+    program with a name in it, where the rules found nothing.
     """
 
     refuse: float = 0.5
@@ -87,6 +88,7 @@ class Thresholds:
     beside: float = 0.9
     amount: float = 0.97
     against: float = 0.95
+    named: float = 0.85
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,8 @@ class Judge:
         """Whether what would be done beside a thing that the car lacks is sure enough, and no guard forbids it."""
         least = min(program.reason_confidence, *(read.confidence for read in program.calls))
         acting = any(_writes(read.call) for read in program.calls)
+        if any(read.words is not None for read in program.calls) and least < self.thresholds.amount:
+            return False  # any word may be a name
         if not acting or least < self.thresholds.beside or may_turn(whole.text) or read_past(program, whole):
             return False
         return not self._fault(program, whole, None, least)
@@ -266,6 +270,8 @@ class Judge:
             needed = min(needed, self.thresholds.scope)
         elif read_past(program, whole):
             needed = max(needed, self.thresholds.read_past)
+        if not ruled.calls and any(call.words is not None for call in program.calls):
+            needed = max(needed, self.thresholds.named)
         if whole.has("mark.negate") or opposite(read, ruled.calls) or taken_back(whole.text):
             needed = max(needed, self.thresholds.against)
         fault = self._fault(program, whole, last_call, sure, by_feeling=bool(ruled.calls))
