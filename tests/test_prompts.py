@@ -31,6 +31,7 @@ MARKED_TEXTS = {
     "cockpit/scheduling/voice_task.py": "the filler of the warm-up",
     "cockpit/lifecycle/questions.py": "the registry's own known questions, which hold no mark",
     "cockpit/api/app.py": "/tokenize answers with ids, it makes no prompt",
+    "models/engines/whisper/numbers.py": "number words of the code itself, in the recogniser's vocabulary",
 }
 """Files that may tokenise a text with its marks, and which text that is. Everywhere else `ChatTemplate.encode`
 or `encode_plain` is called."""

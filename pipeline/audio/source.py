@@ -192,6 +192,7 @@ class MicSource:
         if self.rate_hz != SAMPLE_RATE_HZ:
             resampler = soxr.ResampleStream(self.rate_hz, SAMPLE_RATE_HZ, 1, "float32")
         pending, lost_before, after_loss = _NO_SAMPLES, self._lost(), self.reopened > 0
+        captured_ns = 0  # the resampler holds back now more, now less: no frame is older than the one before
         while True:
             stopped = self._stopped
             if not stopped and not self._wait():
@@ -205,11 +206,11 @@ class MicSource:
             end_ns = newest_ns + behind_ns
             while len(pending) >= self._frame_samples:
                 samples, pending = pending[: self._frame_samples], pending[self._frame_samples :]
-                captured_ns = end_ns - len(pending) * 1_000_000_000 // SAMPLE_RATE_HZ
+                captured_ns = max(captured_ns, end_ns - len(pending) * 1_000_000_000 // SAMPLE_RATE_HZ)
                 yield AudioFrame(samples, self._first_sample, captured_ns, after_loss=after_loss)
                 self._first_sample, after_loss = self._first_sample + len(samples), False
             if stopped:
-                yield AudioFrame(pending, self._first_sample, end_ns, end_of_stream=True)
+                yield AudioFrame(pending, self._first_sample, max(captured_ns, end_ns), end_of_stream=True)
                 return
             lost = self._lost()
             if lost != lost_before:
