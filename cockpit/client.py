@@ -5,7 +5,7 @@
     for piece in cockpit.chat_stream("Tell me about Munich", task="dialogue", session="front-seat"):
         print(piece, end="", flush=True)
     wav = cockpit.speech("In 200 metres turn left", language="en")
-    for event in cockpit.headunit(types="state,transcript,clause"):  # until you stop
+    for event in cockpit.events(types="state,transcript,clause"):  # until you stop
         print(event["type"], event)
     cockpit.control("talk", on=True)  # push-to-talk; also cancel, mute, language, volume, ask
     cockpit.guide("In 200 metres turn left", manoeuvre="exit-12", deadline_ms=3000)  # aloud, in the car

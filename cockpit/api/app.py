@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,9 +22,9 @@ from starlette.routing import Route
 
 from cockpit.api import chat
 from cockpit.api.errors import ApiError, invalid, of_validation
-from cockpit.api.generation import Finished, Generation, Piece, TextRequest
+from cockpit.api.generation import Finished, Piece, TextRequest
 from cockpit.api.grants import NS_PER_MS, Client, Grants, Placement
-from cockpit.api.headunit import LINES, ControlRequest, EventsResponse, carry_out, wanted_types
+from cockpit.api.message_stream import MessageStream, sent_events
 from cockpit.api.schema import (
     ChatRequest,
     CompletionRequest,
@@ -40,6 +39,7 @@ from cockpit.api.speech import SpeechService, pcm16, samples_of, wav_of
 from cockpit.api.text import TextService
 from cockpit.arbiter.config import NAVIGATION
 from cockpit.headunit.cabin import Cabin
+from cockpit.headunit.http import LINES, ControlRequest, EventsResponse, carry_out, wanted_types
 from cockpit.headunit.stream import EventStream
 from models.engines.base import Audio
 from models.engines.llm.sampling import Sampling, TokenChance
@@ -53,9 +53,9 @@ from pipeline.guidance import GuidanceEnded, PromptOutdated
 MOST_BODY_BYTES = 4 << 20
 MOST_UPLOAD_BYTES = 64 << 20
 BODY_S = 30.0
+"""A body that takes longer to arrive is given up."""
 SPEECH_THREADS = 16
 """Recordings and texts to be spoken that are at work or wait for their turn; more wait for a thread."""
-"""A body that takes longer to arrive is given up."""
 B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
 Answer = Callable[[Request], Awaitable[Response]]
@@ -146,54 +146,6 @@ def application(services: Services) -> Starlette:
     return app
 
 
-class _Stream:
-    """The messages of one generation on the event loop. A loop that lags is woken once for all that came meanwhile."""
-
-    def __init__(self, service: TextService, request: TextRequest) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._messages: deque[Piece | Finished | ApiError] = deque()
-        self._came = asyncio.Event()
-        self._told = False
-        self.generation: Generation = service.submit(request, self._emit)
-
-    def _emit(self, message: Piece | Finished | ApiError) -> None:
-        """In the thread that generates."""
-        self._messages.append(message)
-        if not self._told:
-            self._told = True
-            self._loop.call_soon_threadsafe(self._came.set)
-
-    @property
-    def more(self) -> bool:
-        """Whether the next message is there already."""
-        return bool(self._messages)
-
-    async def __aiter__(self) -> AsyncIterator[Piece | Finished]:
-        """Pieces, then `Finished`. Raises ApiError. Whoever stops early must cancel the generation."""
-        while True:
-            while not self._messages:
-                self._came.clear()
-                self._told = False  # before the last look: what comes from here on wakes the loop again
-                if not self._messages:
-                    await self._came.wait()
-            message = self._messages.popleft()
-            if isinstance(message, ApiError):
-                raise message
-            yield message
-            if isinstance(message, Finished):
-                return
-
-    async def whole(self) -> tuple[str, list[TokenChance], Finished]:
-        """All of it."""
-        text, chances = "", list[TokenChance]()
-        async for message in self:
-            if isinstance(message, Finished):
-                return text, chances, message
-            text += message.text
-            chances += message.chances
-        raise AssertionError("a stream ends with Finished")
-
-
 class _Routes:
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -215,10 +167,10 @@ class _Routes:
         alternatives = (body.top_logprobs or 0) if body.logprobs else None
         text_request = _text_request(placement, body, prompt, body.most_tokens, alternatives, constraint)
         head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
-        stream = _Stream(service, text_request)
+        stream = MessageStream(service, text_request)
         tokenizer = service.model.tokenizer
         if body.stream:
-            return _events(_chat_chunks(body, head, stream, tokenizer), stream)
+            return sent_events(_chat_chunks(body, head, stream, tokenizer), stream)
         text, chances, finished = await _unless_gone(request, stream.whole(), stream.generation.cancel)
         content, calls = chat.calls_in(text) if chat.may_call(body) else (text, [])
         message: dict[str, Any] = {"role": "assistant", "content": content if content or not calls else None}
@@ -245,9 +197,9 @@ class _Routes:
             raise invalid("an empty prompt cannot be continued; give it some text", "prompt")
         text_request = _text_request(placement, body, prompt, body.max_tokens, body.logprobs, None)
         head = {"id": f"cmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": name}
-        stream = _Stream(service, text_request)
+        stream = MessageStream(service, text_request)
         if body.stream:
-            return _events(_completion_chunks(body, head, stream, tokenizer), stream)
+            return sent_events(_completion_chunks(body, head, stream, tokenizer), stream)
         text, chances, finished = await _unless_gone(request, stream.whole(), stream.generation.cancel)
         logprobs = None if body.logprobs is None else _old_logprobs(chances, tokenizer)
         choice = {"index": 0, "text": text, "finish_reason": finished.reason, "logprobs": logprobs}
@@ -494,28 +446,8 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _events(chunks: AsyncIterator[Mapping[str, Any]], stream: _Stream) -> StreamingResponse:
-    """Server-sent events. An error in the midst is an event of its own, and the end is `[DONE]` only after success."""
-
-    async def lines() -> AsyncIterator[bytes]:
-        written = b""
-        try:
-            async for chunk in chunks:
-                written += b"data: " + json_codec.dumps(chunk) + b"\n\n"
-                if not stream.more:
-                    yield written
-                    written = b""
-            yield written + b"data: [DONE]\n\n"
-        except ApiError as error:
-            yield written + b"data: " + json_codec.dumps(error.body()) + b"\n\n"
-        finally:
-            stream.generation.cancel()
-
-    return StreamingResponse(lines(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-
-
 async def _chat_chunks(
-    body: ChatRequest, head: dict[str, Any], stream: _Stream, tokenizer: TextTokenizer
+    body: ChatRequest, head: dict[str, Any], stream: MessageStream, tokenizer: TextTokenizer
 ) -> AsyncIterator[dict[str, Any]]:
     """Deltas in OpenAI's form. An answer that may hold calls is shown when it is whole: half a call helps nobody."""
     head = {**head, "object": "chat.completion.chunk"}
@@ -548,7 +480,7 @@ async def _chat_chunks(
 
 
 async def _completion_chunks(
-    body: CompletionRequest, head: dict[str, Any], stream: _Stream, tokenizer: TextTokenizer
+    body: CompletionRequest, head: dict[str, Any], stream: MessageStream, tokenizer: TextTokenizer
 ) -> AsyncIterator[dict[str, Any]]:
     head = {**head, "object": "text_completion"}
     async for message in stream:

@@ -29,8 +29,8 @@ _WORDS = r"/[^<{`\s](.|\n)*/"
 _MOST_CALLS = 8
 """Of one answer: a small model that has begun to repeat itself ends here."""
 _MOST_SCHEMA = 64 * 1024
-_SHORT_MESSAGES, _SHORT_CHARACTERS = 16, 1500
 """Bytes of a schema: compiling takes time that others wait for."""
+_SHORT_MESSAGES, _SHORT_CHARACTERS = 16, 1500
 
 
 def is_short(request: ChatRequest) -> bool:

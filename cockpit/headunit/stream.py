@@ -233,9 +233,8 @@ class EventStream:
 
     def _wait_s(self) -> float:
         """Until something has to be looked at: the state, or a clause that begins to sound before that."""
-        if not self._due:
-            return LOOK_S
-        return min(LOOK_S, max(0.001, (self._due[0].at_ns - time.monotonic_ns()) / 1e9))
+        left_s = (self._due[0].at_ns - time.monotonic_ns()) / 1e9 if self._due else 0.0
+        return min(LOOK_S, left_s) if left_s > 0 else LOOK_S  # past: held up by a prompt that sounds
 
     def _step(self, subscriptions: tuple[Subscription, ...]) -> None:
         self._tell_lost(subscriptions)

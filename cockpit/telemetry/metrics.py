@@ -57,7 +57,7 @@ class Metrics(NoObserver):
             ["task"], buckets=SECONDS, registry=registry,
         )  # fmt: skip
         self._turns = Counter(
-            "cockpit_turns", "Turns that have ended, by what decided them and how they ended.",
+            "cockpit_turns", "Turns that have ended, by what decided them and how; again where one is re-opened.",
             ["task", "decided_by", "outcome"], registry=registry,
         )  # fmt: skip
         self._calls = Counter(

@@ -56,6 +56,11 @@ _SWITCH = ("on", "off")
 _LIGHT = ("on", "on", "off", "off", "set", "up", "down", "up_little", "down_little", "max", "half")
 
 
+def _in_seats(name: str, tool: str, word: str, own: str) -> Device:
+    """A comfort of three levels at every seat."""
+    return Device(name, tool, word, own, ops=_SEAT, default="driver", zones=SEATS, step=25, levels=3, on=50)
+
+
 def _switched(name: str, tool: str, own: str = "", ops: tuple[str, ...] = _SWITCH, **args: Any) -> Device:
     return Device(name, tool, name, own, args, ops)
 
@@ -88,30 +93,8 @@ DEVICES = {
             levels=5,
             on=40,
         ),
-        Device(
-            "seat_heating",
-            "set_seat_heating",
-            "seat_heating",
-            "own.seat_heating",
-            ops=_SEAT,
-            default="driver",
-            zones=SEATS,
-            step=25,
-            levels=3,
-            on=50,
-        ),
-        Device(
-            "seat_ventilation",
-            "set_seat_ventilation",
-            "seat_ventilation",
-            "own.seat_ventilation",
-            ops=_SEAT,
-            default="driver",
-            zones=SEATS,
-            step=25,
-            levels=3,
-            on=50,
-        ),
+        _in_seats("seat_heating", "set_seat_heating", "seat_heating", "own.seat_heating"),
+        _in_seats("seat_ventilation", "set_seat_ventilation", "seat_ventilation", "own.seat_ventilation"),
         Device("wheel", "set_steering_wheel_heating", "wheel", "own.wheel", ops=_SEAT, step=25, levels=3, on=50),
         Device(
             "volume",
@@ -175,18 +158,7 @@ DEVICES = {
         ),
         Device("trunk", "set_trunk", "trunk", "own.trunk", ops=("open", "close")),
         Device("wipers", "set_wipers", "wipers", "own.wipers", ops=("on", "off", "fast", "slow", "medium", "interval")),
-        Device(
-            "massage",
-            "set_seat_massage",
-            "seat_massage",
-            "own.massage",
-            ops=_SEAT,
-            default="driver",
-            zones=SEATS,
-            step=25,
-            levels=3,
-            on=50,
-        ),
+        _in_seats("massage", "set_seat_massage", "seat_massage", "own.massage"),
         Device(
             "ambient",
             "set_ambient_light",

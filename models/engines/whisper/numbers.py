@@ -43,9 +43,12 @@ def margin_of(step: Step, token: int, others: Mapping[int, frozenset[int]]) -> f
     """Nats by which `token` is likelier than the number it may be mistaken for; infinite where that is none of the
     best.
     """
+    mistaken = others.get(token)
+    if mistaken is None:  # nearly every token
+        return float("inf")
     near = [
         float(step.values[0]) - float(value)
         for other, value in zip(step.ids[1:], step.values[1:], strict=True)
-        if int(other) in others.get(token, ())
+        if int(other) in mistaken
     ]
     return min(near, default=float("inf"))

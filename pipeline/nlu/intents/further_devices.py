@@ -84,7 +84,9 @@ def ambient_light(evidence: Evidence, amount: Amount) -> list[CallCandidate]:
     """Decorative light: a colour, a brightness, on and off."""
     text = evidence.text.lower()
     colors = [name for name, words in _COLORS.items() if re.search(words, text)]
-    if len(colors) == 1 and not evidence.has("verb.off", "verb.close"):
+    if len(colors) == 1 and evidence.has("verb.off", "verb.close"):  # whatever its colour is now
+        return only(make_call("set_ambient_light", zone=seat_zone(evidence, "all"), action="set", value=0.0))
+    if len(colors) == 1:
         return only(make_call("set_ambient_color", color=colors[0]))
     if colors or re.search(r"\bcolou?r|颜色|模式|\bmode\b|同步|提醒", text):
         return only(refusal("unsupported", "ambient_effect"))
@@ -111,7 +113,7 @@ def exterior_light(which: str) -> Rule:
             return only(refusal("unsupported", "light_automatic"))
         is_on = False if _DIPPED.search(evidence.text) else switched_here(evidence, *_LIGHTS)
         if is_on is None:
-            said = evidence.has("verb.set", "verb.play") or "亮" in evidence.text or len(evidence.tokens) <= 4
+            said = evidence.has("verb.set", "verb.play") or _SHINES.search(evidence.text) or len(evidence.tokens) <= 4
             is_on = True if said and "闪" not in evidence.text else None
         light = _fog_end(evidence.text, which)
         return [] if is_on is None else only(make_call("set_exterior_light", which=light, on=is_on))
@@ -127,6 +129,8 @@ def _fog_end(text: str, which: str) -> str:
     return "fog" if front and rear else "front_fog" if front else "rear_fog" if rear else which
 
 
+_SHINES = re.compile("(?<![太好很真挺更最这那])亮(?!得|吗|不)")
+"""Let it shine; 太亮 says how it is."""
 _DIPPED = re.compile(r"\b(?:drop|dip|lower|lose)\b", re.IGNORECASE)
 _LIGHTS = ("front_fog", "rear_fog", "fog_light", "high_beam", "position_light")
 _AUTO = re.compile(r"\bauto(?:matic)?\b|自动|智能")

@@ -20,14 +20,17 @@ from pipeline.nlu.parser.guards import (
     READS,
     contrast_kept,
     correction_kept,
+    denied,
     exception_kept,
     guard_fault,
     known_by_sound,
     lacks_only,
     leaves_out,
     mostly_unknown,
+    of_anothers,
     opposite,
     read_past,
+    shows_what_goes_off,
     speaks_of_more,
     stops_doing,
     unit_alone,
@@ -157,6 +160,9 @@ class Judge:
         acting = decision.kind in _ACTING and _Ruled(done).writes
         if acting and asks_state(parse.whole.text):
             return Decision("ask", sure, fault="question")
+        unmeant = (denied, shows_what_goes_off, of_anothers)
+        if acting and any(guard(done, parse.whole) for guard in unmeant):
+            return Decision("ask", sure, fault="scope")
         if acting and tells_taste(parse.whole.text) and not any(call.name == "play_media" for call in done):
             return Decision("nothing", sure, reason="statement", fault="evidence")
         if not ruled.writes:

@@ -349,6 +349,72 @@ def _opens(call: ToolCall) -> bool | None:
     return None
 
 
+def _undoes(call: ToolCall) -> bool:
+    """Whether the call switches off, closes, lowers, stops or avoids something."""
+    arguments = call.arguments
+    value = arguments.get("value")
+    if value is not None and (value == 0 or (arguments.get("action") == "change" and value < 0)):
+        return True
+    ends = arguments.get("action") in ("stop", "next", "previous", "in_order")
+    ends = ends or arguments.get("state") in ("MUTED", "ALERT_ONLY")
+    return ends or _opens(call) is False or call.name in ("cancel_navigation", "set_route_options")
+
+
+def denied(calls: Sequence[ToolCall], whole: Evidence) -> bool:
+    """Whether the sentence says that it shall not be so, and the calls make it so: 不要吹脸. In a sentence of several
+    parts the negation may belong to another one.
+    """
+    negated = any("mark.negate" in match.tags and match.cost == 0 for match in whole.matches)
+    if not negated or _PARTS.search(whole.text) or contrasted_at(whole.text) is not None:
+        return False
+    return bool(calls) and not any(_undoes(call) or names_words(call) for call in calls)
+
+
+def names_words(call: ToolCall) -> bool:
+    """Whether a place or a title is part of the call: any word may stand in it."""
+    return bool(call.arguments.keys() & {"place", "query"})
+
+
+_PARTS: Final = re.compile(
+    r"[，,;；。](?=.)|\b(?:but|just|instead|forget|why|if)\b|忘|为什么|怎么|能不能|不要.+要|^not\b|\bnot mine\b",
+    re.IGNORECASE,
+)
+"""Where a negation may belong to another part, or to the asking: "don't forget to lock the doors"."""
+
+
+def shows_what_goes_off(calls: Sequence[ToolCall], whole: Evidence) -> bool:
+    """Whether the one verb of the sentence switches off or closes, and a call does what has no off: "turn off the blue
+    ambient light" gives it no colour.
+    """
+    verbs = {verb for match in whole.matches if match.cost == 0 for verb in match.tags & _OPENS.keys()}
+    if not verbs or any(_OPENS[verb] for verb in verbs) or whole.has("verb.set"):
+        return False
+    return any(call.name in ("set_ambient_color", "show_page", "tune_radio") for call in calls)
+
+
+_ANOTHERS: Final = re.compile(
+    r"\b(?:that|the other|another|his|her|their|oncoming|somebody's|someone's)\b[^,.]{0,12}"
+    r"\b(?:car|truck|van|lorry|bus|vehicle)(?:'s|s)?\b|\bphone(?:'s)? screen\b"
+    "|(?:前面|后面|旁边|对面|别人|人家|隔壁|那辆)的?(?:那辆)?(?:车(?![窗门灯厢内])|司机)|[前后]车(?![窗门灯厢内轮])|对面的|手机的?屏",
+    re.IGNORECASE,
+)
+
+
+_SCREEN: Final = ("set_screen", "set_brightness")
+_ALIKE: Final = (
+    *("set_exterior_light", "set_headlights", "set_interior_light", "set_window", "set_wipers", "set_door_locks"),
+    *("set_trunk", *_SCREEN),
+)
+"""What other cars and devices have, too."""
+
+
+def of_anothers(calls: Sequence[ToolCall], whole: Evidence) -> bool:
+    """Whether a call switches on what, by the sentence, may be another car's or another device's."""
+    if _ANOTHERS.search(whole.text) is None:
+        return False
+    return any(call.name in _ALIKE and (not _undoes(call) or call.name in _SCREEN) for call in calls)
+
+
 def lacks_only(what: str, whole: Evidence) -> bool:
     """Whether every thing that the sentence names is part of what the car lacks: "the call volume"."""
     begin = whole.text.find(what) if what else -1

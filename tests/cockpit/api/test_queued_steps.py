@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cockpit.api.app import _Stream
 from cockpit.api.generation import Finished, Piece, TextRequest
+from cockpit.api.message_stream import MessageStream
 from cockpit.api.text import TextService
 from cockpit.scheduling.batch_lease import UnsharedLane
 from models.engines.llm.causal_lm import CausalLM
@@ -133,7 +133,7 @@ def test_a_loop_that_lags_is_woken_once_and_gets_every_message(lm: CausalLM) -> 
 
     async def listened() -> tuple[list[str], int]:
         service = Emitting()
-        stream = _Stream(service, request(lm, QUESTIONS[0]))  # type: ignore[arg-type]
+        stream = MessageStream(service, request(lm, QUESTIONS[0]))  # type: ignore[arg-type]
         loop, wakes = asyncio.get_running_loop(), 0
         call_soon = loop.call_soon_threadsafe
 

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from cockpit.headunit.stream import EventStream
-from tests.support.fake_chain import RecordingSink, utterance
+from tests.support.fake_chain import utterance
 from tests.support.headunit.browser import CHROMIUM, Browser
-from tests.support.headunit.followed_chain import Chain
 from tests.support.headunit.panel import ServedPanel
-from tests.support.paths import short_folder
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
@@ -19,15 +17,6 @@ FITS = """(() => { const main = document.querySelector("main");
     return document.documentElement.scrollWidth <= innerWidth && main.scrollWidth <= main.clientWidth; })()"""
 BOX = """(() => { const at = document.querySelector("%s").getBoundingClientRect();
     return [at.left, at.top, at.right, at.bottom]; })()"""
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[ServedPanel]:
-    with short_folder() as folder:
-        made = ServedPanel(Chain(RecordingSink()), folder)
-        yield made
-        made.close()
-        made.chain.close()
 
 
 @pytest.fixture(scope="module")

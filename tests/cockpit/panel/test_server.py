@@ -15,20 +15,9 @@ import httpx2 as httpx
 import pytest
 
 from cockpit.panel.app import FILES, MOST_BYTES
-from tests.support.fake_chain import RecordingSink
-from tests.support.headunit.followed_chain import Chain
 from tests.support.headunit.panel import TOKEN, ServedPanel
-from tests.support.paths import ROOT, short_folder
+from tests.support.paths import ROOT
 from tests.support.waiting import until
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[ServedPanel]:
-    with short_folder() as folder:
-        made = ServedPanel(Chain(RecordingSink()), folder)
-        yield made
-        made.close()
-        made.chain.close()
 
 
 @pytest.fixture
