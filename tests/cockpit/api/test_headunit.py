@@ -12,12 +12,12 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from cockpit.api import headunit
 from cockpit.api.app import Services
 from cockpit.api.errors import ApiError
 from cockpit.api.grants import Client, Grants
 from cockpit.api.server import ApiServer
 from cockpit.client import Cockpit, CockpitError
+from cockpit.headunit import http as headunit_http
 from cockpit.headunit.stream import MOST_SUBSCRIBERS
 from cockpit.profile.load import load_profile
 from cockpit.telemetry.metrics import Metrics
@@ -103,7 +103,7 @@ def test_the_same_as_server_sent_events_and_only_the_types_that_are_wanted(serve
 def test_without_news_a_client_hears_that_the_stream_lives(
     server: ApiServer, chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(headunit, "ALIVE_S", 0.05)
+    monkeypatch.setattr(headunit_http, "ALIVE_S", 0.05)
     with over_tcp(server) as http, http.stream("GET", "/v1/events?types=error") as answer:
         assert next(answer.iter_lines()) == ": alive"
 
