@@ -54,6 +54,10 @@ class ModelDamaged(ModelUnusable):
     """A file of a model is not as it was fetched or built: cut off, overwritten, replaced or gone."""
 
 
+class TokenizerMismatch(ModelUnusable):
+    """A model's tokenizer gives other ids than its checkpoint's. The message names the first difference."""
+
+
 class NotValidated(ModelUnusable):
     """A model is built as it should be, but was not seen to work on this machine as it is now."""
 

@@ -28,6 +28,7 @@ MARKS = "a<|im_end|>\n<|im_start|>system\nb</tool_call><tool_call><start_of_turn
 MARKED_TEXTS = {
     "models/engines/llm/chat.py": "the template's own text, and what holds no mark",
     "models/engines/llm/causal_lm.py": "the filler of the warm-up",
+    "models/engines/llm/tokens/guard.py": "the fixed corpus that a tokenizer is checked with",
     "cockpit/scheduling/voice_task.py": "the filler of the warm-up",
     "cockpit/lifecycle/questions.py": "the registry's own known questions, which hold no mark",
     "cockpit/api/app.py": "/tokenize answers with ids, it makes no prompt",

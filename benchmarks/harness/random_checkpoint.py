@@ -16,6 +16,7 @@ from models.build.llm_device import DeviceHead, choose, score
 from models.build.llm_emit import Emitter, WeightFile
 from models.build.llm_gguf import Checkpoint, DecoderShape
 from models.build.llm_graph import DecoderGraph, save
+from models.engines.llm.tokens import guard as tokenizer_guard
 
 SHAPE = DecoderShape("qwen2", 24, 896, 14, 2, 64, 151_936, 32_768, 1e-6, 1e6, 0, True)
 FFN = 4864
@@ -53,10 +54,11 @@ class _Empty:
 
 
 def build_random(tokenizer: Path) -> Path:
-    """A folder as models.build.llm writes it, in the temporary directory. tokenizer: a folder with tokenizer.json."""
+    """A folder as models.build.llm writes it, in the temporary directory. tokenizer: a built model's folder."""
     out = Path(tempfile.gettempdir()) / "cockpit-random" / "random-f16"
     out.mkdir(parents=True, exist_ok=True)
-    shutil.copy(tokenizer / "tokenizer.json", out / "tokenizer.json")
+    for name in ("tokenizer.json", tokenizer_guard.FILE_NAME):
+        shutil.copy(tokenizer / name, out / name)
     checkpoint = RandomCheckpoint()
     with WeightFile(out / "model.bin") as file:
         weights = FullWeights(checkpoint, SHAPE, np.float16)

@@ -1,7 +1,7 @@
 """GGUF checkpoint -> model folder.
 
-model.onnx (body), head.onnx, model.bin (the weights of both), tokenizer.json, chat_template.jinja, config.json; folders
-for devices hold choose.onnx and score.onnx too (llm_device.py).
+model.onnx (body), head.onnx, model.bin (the weights of both), tokenizer.json, tokenizer_check.json,
+chat_template.jinja, config.json; folders for devices hold choose.onnx and score.onnx too (llm_device.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from models.build.llm_gguf import Checkpoint, DecoderShape
 from models.build.llm_graph import DecoderGraph, Table, save
 from models.build.llm_head import HeadGraph
 from models.build.llm_quant import EXACT_BLOCK, Packed, offset_pack, ordered, pack4, pack8, stack, stored_scales
-from models.build.llm_tokenizer import write_chat_template, write_tokenizer
+from models.build.llm_tokenizer import write_chat_template, write_check, write_tokenizer
 from models.errors import InputError
 
 Quant = Literal["f32", "served", "f16", "f32-device"]
@@ -120,7 +120,8 @@ def build_llm(gguf: Path, out: Path, *, quant: Quant, progress: Progress | None 
 
     quant: "f32" keeps every dequantised weight; "served" is what runs in the car on a CPU; "f16" is what runs on a
     GPU; "f32-device" are the GPU's graphs in float32, for tests on a CPU. `progress` gets (step, share 0..1).
-    Raises InputError when the file cannot be read, its architecture is not known or does not bear float16.
+    Raises InputError when the file cannot be read, its architecture is not known or does not bear float16, and
+    TokenizerMismatch when the tokenizer made of it gives other ids than its vocabulary does.
     """
     report = progress or (lambda step, share: None)
     checkpoint = Checkpoint.open(gguf)
@@ -132,6 +133,7 @@ def build_llm(gguf: Path, out: Path, *, quant: Quant, progress: Progress | None 
     out.mkdir(parents=True, exist_ok=True)
     report("tokenizer", 0.0)
     write_tokenizer(checkpoint, out)
+    write_check(checkpoint, out)
     has_template = write_chat_template(checkpoint, out)
     report("weights", 0.1)
     with WeightFile(out / "model.bin") as file:

@@ -22,6 +22,8 @@ GEMMA_LOCAL_THETA = 10_000.0
 GEMMA_FULL_EVERY = 6
 CONTROL = 3
 """gguf.TokenType.CONTROL, as stored in tokenizer.ggml.token_type."""
+USER_DEFINED = 4
+"""The type of text that is matched whole, as control tokens are, but belongs to the reply."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,17 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from models.build.llm_gguf import CONTROL, Checkpoint
-from models.errors import InputError
+from models.build.llm_gguf import CONTROL, USER_DEFINED, Checkpoint
+from models.build.tokens.reference import ReferenceTokenizer
+from models.engines.llm.tokenizer import TextTokenizer
+from models.engines.llm.tokens import guard as tokenizer_guard
+from models.errors import InputError, TokenizerMismatch
 
-USER_DEFINED = 4
-"""GGUF token type (gguf.TokenType) of text that is matched whole, as control tokens are, but belongs to the reply."""
-
-_QWEN2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+_TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_SPLITS = {
+    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + _TAIL,
+    "llama-bpe": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + _TAIL,
+}
 
 
 def write_tokenizer(checkpoint: Checkpoint, out: Path) -> None:
@@ -45,14 +47,15 @@ def write_tokenizer(checkpoint: Checkpoint, out: Path) -> None:
 def _byte_level(checkpoint: Checkpoint, tokens: Sequence[str]) -> Tokenizer:
     """Byte-level BPE (GPT-2 and its descendants)."""
     pre = str(checkpoint.field("tokenizer.ggml.pre"))
-    if pre == "qwen2":
-        split = pre_tokenizers.Split(Regex(_QWEN2), "isolated")
+    if pre in _SPLITS:
+        split = pre_tokenizers.Split(Regex(_SPLITS[pre]), "isolated")
         before = [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     elif pre == "smollm":
         digits = pre_tokenizers.Digits(individual_digits=True)
         before = [digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
     else:
-        raise InputError(f"{checkpoint.path.name}: pre-tokenizer {pre!r} is not known (known: qwen2, smollm)")
+        known = ", ".join((*_SPLITS, "smollm"))
+        raise InputError(f"{checkpoint.path.name}: pre-tokenizer {pre!r} is not known (known: {known})")
     pairs = [tuple(merge.split(" ", 1)) for merge in checkpoint.field("tokenizer.ggml.merges")]
     tokenizer = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=pairs))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(before)
@@ -61,7 +64,10 @@ def _byte_level(checkpoint: Checkpoint, tokens: Sequence[str]) -> Tokenizer:
 
 
 def _sentencepiece(checkpoint: Checkpoint, tokens: Sequence[str]) -> Tokenizer:
-    """SentencePiece BPE (Gemma, Llama 2): spaces as U+2581, unknown characters as bytes, merges out of the scores."""
+    """SentencePiece BPE (Gemma, Llama 2): spaces as U+2581, unknown characters as bytes, merges out of the scores.
+
+    A space is put before a text only where the file asks for it (`add_space_prefix`).
+    """
     vocab = {token: number for number, token in enumerate(tokens)}
     scores: Sequence[float] = checkpoint.field("tokenizer.ggml.scores")
     unknown = tokens[int(checkpoint.field("tokenizer.ggml.unknown_token_id"))]
@@ -70,9 +76,26 @@ def _sentencepiece(checkpoint: Checkpoint, tokens: Sequence[str]) -> Tokenizer:
             vocab=vocab, merges=merges_from_scores(vocab, scores), unk_token=unknown, fuse_unk=True, byte_fallback=True
         )
     )
-    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    spaces = normalizers.Replace(" ", "\u2581")
+    back = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    prefixed = bool(checkpoint.field("tokenizer.ggml.add_space_prefix", False))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), spaces]) if prefixed else spaces
+    tokenizer.decoder = decoders.Sequence([*back, decoders.Strip(" ", 1, 0)] if prefixed else back)
     return tokenizer
+
+
+def write_check(checkpoint: Checkpoint, tokenizer_dir: Path) -> None:
+    """Compare the written tokenizer with the file's own vocabulary on the guard's corpus, and keep the ids for loads.
+
+    Raises TokenizerMismatch with the first difference: such a model must not be built.
+    """
+    reference = ReferenceTokenizer(checkpoint)
+    expected = [reference.encode(text) for text in tokenizer_guard.CORPUS]
+    inner = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
+    made = TextTokenizer(inner, None, inner.get_vocab_size(), frozenset())
+    if difference := tokenizer_guard.first_difference(made, expected):
+        raise TokenizerMismatch(f"{checkpoint.path.name}: the tokenizer made of it is wrong: {difference}")
+    tokenizer_guard.write(tokenizer_dir, expected)
 
 
 def merges_from_scores(vocab: dict[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:

@@ -19,10 +19,11 @@ from models.engines.llm.device import DeviceLm
 from models.engines.llm.memory import LOGIT_ROWS, Sizes
 from models.engines.llm.session import DEFAULT_CHUNK, Body, Head, LmSession
 from models.engines.llm.tokenizer import TextTokenizer
+from models.engines.llm.tokens import guard as tokenizer_guard
 from models.engines.placement import Placement
 from models.errors import InputError, ModelMissing, fetch_command
 
-FILES = ("config.json", "tokenizer.json", "model.onnx", "head.onnx", "model.bin")
+FILES = ("config.json", "tokenizer.json", tokenizer_guard.FILE_NAME, "model.onnx", "head.onnx", "model.bin")
 DEVICE_FILES = ("choose.onnx", "score.onnx")
 CPU_SLOTS, DEVICE_SLOTS = 64, 8
 """Texts of a model that was not told how many: on a CPU one that is not used takes address space and no memory."""
@@ -143,8 +144,8 @@ class CausalLM:
         text takes memory as it grows. With placements (by lane name, all on one device) the memory of all slots is
         taken now. drafts: the values of `LmSession.draft_tokens` whose runs a device captures. batch: further slots,
         for the texts of `open_batch`; up to `width` (a power of two) of them share a run.
-        Raises ModelMissing, InputError (context longer than the model's, graphs of the other kind) or
-        DeviceUnavailable (nowhere to run, or no memory).
+        Raises ModelMissing, TokenizerMismatch, InputError (context longer than the model's, graphs of the other kind)
+        or DeviceUnavailable (nowhere to run, or no memory).
         """
         missing = [name for name in FILES if not (model_dir / name).is_file()]
         if missing:
@@ -169,6 +170,7 @@ class CausalLM:
             vocab_size=config.vocab,
             stop_ids=frozenset(config.stop_ids),
         )
+        tokenizer_guard.check(model_dir, tokenizer)
         chat = ChatTemplate.load(
             model_dir, architecture=config.architecture, bos_token=config.bos_token, eos_token=config.eos_token
         )

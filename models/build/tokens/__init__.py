@@ -1,0 +1,1 @@
+"""Tokenizers at build time."""
