@@ -721,7 +721,7 @@ class Runtime:
                 self._note_first_sound(clause, start_ns)
                 self._steps["speak"] += 1
                 self.edges.speech.put(frame)
-            self.parts.tracer.record("tts", clause.turn_id, start_ns, time.monotonic_ns(), clause.display)
+            self.parts.tracer.record("tts", clause.turn_id, start_ns, time.monotonic_ns(), f"clause {clause.index}")
 
     def _note_first_sound(self, clause: SpokenClause, start_ns: int) -> None:
         record = self.turn_log.get(clause.turn_id)

@@ -34,7 +34,7 @@ OFF_VERSION: dict[str, Value] = {
     "Vehicle.Cabin.Sunroof.Position": 100,
     "Vehicle.Cabin.Infotainment.Navigation.Mute": "MUTED",
     "Vehicle.Chassis.SteeringWheel.HeatingCooling": 50,
-    "Vehicle.Cabin.Sunroof.Shade.Position": 100,
+    "Vehicle.Cabin.Sunroof.Shade.Position": 0,  # open
     **{
         f"Vehicle.Cabin.Seat.Row{row}.{side}Side.HeatingCooling": 50
         for row in (1, 2)

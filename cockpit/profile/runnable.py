@@ -9,7 +9,7 @@ import importlib.util
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from cockpit.agent_tools import setup_of
 from cockpit.arbiter.config import DIALOGUE, ArbiterConfig
@@ -253,14 +253,34 @@ def gpu(*, required: bool) -> Iterator[Finding]:
         yield Finding("gpu", absent, f"no NVIDIA GPU here ({error})", remedy, error=GpuAbsent)
         return
     try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
+        driver = _told(pynvml, "nvmlSystemGetDriverVersion") or "unknown"
         for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            total = pynvml.nvmlDeviceGetMemoryInfo(handle).total
-            name = pynvml.nvmlDeviceGetName(handle)
-            yield Finding(f"gpu {index}", "ok", f"{name}, {total / 2**30:.0f} GiB, driver {driver}")
+            yield _gpu(pynvml, index, driver)
+    except pynvml.NVMLError as error:
+        yield Finding("gpu", absent, f"NVML cannot count the GPUs here ({error})", remedy, error=GpuAbsent)
     finally:
         pynvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, index: int, driver: str) -> Finding:
+    """One GPU; what NVML does not support there (on unified memory: its size) is said to be unknown."""
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    except nvml.NVMLError as error:
+        return Finding(
+            f"gpu {index}", "note", f"NVML does not show it ({error})", "look at nvidia-smi and the kernel log"
+        )
+    memory, name = _told(nvml, "nvmlDeviceGetMemoryInfo", handle), _told(nvml, "nvmlDeviceGetName", handle)
+    size = "memory shared with the CPU, its size not told" if memory is None else f"{memory.total / 2**30:.0f} GiB"
+    return Finding(f"gpu {index}", "ok", f"{name or 'a GPU without a name'}, {size}, driver {driver}")
+
+
+def _told(nvml: Any, question: str, *of: Any) -> Any:
+    """NVML's answer; None where it has none."""
+    try:
+        return getattr(nvml, question)(*of)
+    except nvml.NVMLError:
+        return None
 
 
 def _device(

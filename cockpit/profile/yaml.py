@@ -131,6 +131,8 @@ class _Reader:
             else:
                 self.places[*path, key] = self._place(key_node)
                 found[key] = self.value(value_node, (*path, key), parents)
+                if isinstance(value_node, ScalarNode) and not value_node.value and value_node.style is None:
+                    self._fault(key_node, f"{key} is left empty: write its value, null to drop what it has, or no line")
         return found
 
     def _scalar(self, node: Node, tag: str) -> Any:

@@ -16,13 +16,13 @@ import hashlib
 import importlib
 import inspect
 import logging
-import os
 import platform
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.cache import cache_root, writable
 from models.errors import (
     ConfigError,
     FingerprintMismatch,
@@ -48,11 +48,6 @@ from models.store.validation import Validation
 BuildProgress = Callable[[str, float], None]
 _UNREADABLE = "missing or not readable: built by an older version, or damaged"
 _LOG = logging.getLogger(__name__)
-
-
-def cache_root() -> Path:
-    """`COCKPIT_CACHE`, or `~/.cache/cockpit`."""
-    return Path(os.environ.get("COCKPIT_CACHE") or "~/.cache/cockpit").expanduser()
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,8 +451,7 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self, name: str) -> Iterator[None]:
-        locks = self.root / "locks"
-        locks.mkdir(parents=True, exist_ok=True)
+        locks = writable(self.root / "locks")
         with (locks / f"{name}.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

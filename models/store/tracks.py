@@ -18,6 +18,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from models.cache import writable
 from models.store.manifest import Manifest
 from models.store.validation import Validation
 
@@ -131,8 +132,7 @@ def leftovers(root: Path, names: set[str]) -> Iterator[tuple[str, Path, str]]:
 
 def removed(root: Path, model: str, path: Path) -> bool:
     """Remove a leftover. False where another process works on that model now."""
-    locks = root / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
+    locks = writable(root / "locks")
     with (locks / f"{model}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -130,7 +130,7 @@ def _sunroof(result: ToolResult, zh: bool) -> str:
 
 
 def _sunshade(result: ToolResult, zh: bool) -> str:
-    value = result.value
+    value = 100 - result.value  # VSS: 0 is open
     if zh:
         return "遮阳帘已关闭。" if value == 0 else f"遮阳帘已打开到百分之{number(value)}。"
     return "The sunshade is closed." if value == 0 else f"The sunshade is {number(value)} percent open."

@@ -202,7 +202,7 @@ class Toolbox:
             current = self.access.read(path)
             assert isinstance(current, int | float)
             shown = max(0.0, sign * current) if name.startswith("set_seat") else float(current)
-            value = shown + value
+            value = (100.0 - shown if name == "set_sunshade" else shown) + value
         limit = LIMITS[
             "temperature" if name == "set_temperature" else "brightness" if name == "set_brightness" else "percent"
         ]
@@ -210,6 +210,8 @@ class Toolbox:
             raise SignalError(
                 "out_of_range", path, {"min": limit[0], "max": limit[1], "unit": limit[2], "asked": value}
             )
+        if name == "set_sunshade":  # VSS counts from the start position, which is open
+            return 100.0 - value
         return sign * value if value else 0.0
 
     def _write(self, call: ToolCall, wanted: list[tuple[str, Value]], turn_id: int) -> ToolResult:

@@ -20,7 +20,8 @@ from cockpit.cli import COMMANDS, Command, checks, main, o3ctl
 from cockpit.cli.output import print_table, size_text
 from cockpit.profile import runnable
 from cockpit.profile.load import load_profile
-from models.errors import FetchError
+from models.cache import cache_root
+from models.errors import FetchError, StartupError
 from models.store import store as storing
 from models.store.registry import Registry, load_registry
 from tests.support.paths import ROOT
@@ -232,6 +233,44 @@ def test_doctor_says_plainly_that_there_is_no_gpu(monkeypatch: pytest.MonkeyPatc
 
 
 # --- the program ---------------------------------------------------------------------------------------------------
+def test_doctor_survives_a_gpu_that_tells_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unified memory: NVML counts the GPU and supports no further question."""
+    import pynvml
+
+    def unsupported(*_of: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    for name in ("nvmlInit", "nvmlShutdown"):
+        monkeypatch.setattr(pynvml, name, lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 1)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
+    for name in ("nvmlSystemGetDriverVersion", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetName"):
+        monkeypatch.setattr(pynvml, name, unsupported)
+    (found,) = runnable.gpu(required=True)
+    assert (found.name, found.status, "not told" in found.detail) == ("gpu 0", "ok", True)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", unsupported)
+    assert [found.status for found in runnable.gpu(required=True)] == ["note"]
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", unsupported)
+    assert [found.status for found in runnable.gpu(required=True)] == ["missing"]
+
+
+def test_a_home_that_cannot_be_written_is_exit_code_3_with_the_remedy(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def no_home(_path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("COCKPIT_CACHE", str(tmp_path / "file" / "cache"))
+    for command in ("fetch", "build"):
+        code, _, stderr = run(capsys, "models", command, "silero-vad")
+        assert (code, "set COCKPIT_CACHE" in stderr) == (3, True)
+    monkeypatch.delenv("COCKPIT_CACHE")
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    with pytest.raises(StartupError, match="COCKPIT_CACHE"):
+        cache_root()
+
+
 def test_every_command_has_a_help_text(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--help")
     assert code == 0

@@ -73,6 +73,8 @@ def test_say_prints_one_json_object_and_writes_replies_and_trace(tmp_path: Path)
     for turn in (asked, refused):
         with wave.open(str(tmp_path / f"turn-{turn['turn_id']:04d}.wav")) as reply:
             assert reply.getnframes() > reply.getframerate() // 4
+    written = trace.read_text(encoding="utf-8")
+    assert not [turn for turn in (asked, refused) if turn["reply"][:8] in written or turn["transcript"] in written]
     assert _tracks(trace) >= {"vad", "endpoint", "asr", "understand", "car", "tts", "play"}
 
 

@@ -73,6 +73,11 @@ def test_the_endpoint_section_says_what_the_endpointer_takes() -> None:
         ("asr: {hotwords: yes}\n", "p.yaml:1:7: asr.hotwords: write true or false, not 'yes'"),
         ("audio: {barge_in: off}\n", "p.yaml:1:9: audio.barge_in: write true or false, not 'off'"),
         ("asr: {threads: 010}\n", "p.yaml:1:16: 010 may be read as octal: write 10"),
+        ("tasks:\n", "p.yaml:1:1: tasks is left empty: write its value, null to drop what it has, or no line"),
+        (
+            "audio:\n  front: # later\n",
+            "p.yaml:2:3: front is left empty: write its value, null to drop what it has, or no line",
+        ),
         (
             f"control: {{socket: /{'a' * 107}}}\n",
             "p.yaml:1:11: control.socket: a socket's path has at most 107 bytes: name a shorter one than /" + "a" * 107,

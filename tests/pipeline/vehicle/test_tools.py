@@ -142,6 +142,30 @@ def test_doors_unlock_at_standstill(tools: Toolbox, tree: EmbeddedTree) -> None:
     assert run(tools, "set_door_locks", locked=False, zone="all").status == "done"
 
 
+SHADE = "Vehicle.Cabin.Sunroof.Shade.Position"
+
+
+@pytest.mark.parametrize(
+    ("said", "position", "en"),
+    [
+        ({"action": "set", "value": 100}, 0, "The sunshade is 100 percent open."),
+        ({"action": "set", "value": 0}, 100, "The sunshade is closed."),
+        ({"action": "set", "value": 30}, 70, "The sunshade is 30 percent open."),
+        ({"action": "change", "value": 20}, 40, "The sunshade is 60 percent open."),
+        ({"action": "change", "value": -20}, 80, "The sunshade is 20 percent open."),
+    ],
+)
+def test_the_sunshade_counts_from_open(
+    tools: Toolbox, tree: EmbeddedTree, said: dict[str, Any], position: int, en: str
+) -> None:
+    """VSS: 0 is the start position, which of a shade is open."""
+    tree.simulate(SHADE, 60)
+    result = run(tools, "set_sunshade", **said)
+    assert (result.status, tree.read(SHADE), say([result], "en")) == ("done", position, en)
+    tree.simulate(SHADE, 60)
+    assert run(tools, "set_sunshade", action="change", value=70).reason == "out_of_range"
+
+
 def test_low_beam_can_be_switched_on_but_not_off(tools: Toolbox) -> None:
     assert run(tools, "set_headlights", on=True).status == "done"
     assert run(tools, "set_headlights", on=False).reason == "forbidden"
