@@ -153,7 +153,7 @@ def assemble(
     peaks = None if file is None else file.peaks()
     kv_sessions = KV_SESSIONS + api_texts
     require_runnable(profile, config, store, peaks, kv_sessions)
-    folders = store.built_all(profile.models)
+    folders = store.built_all(profile.model_names)
     memory = plan_of(profile, config, store, total_bytes, peaks, kv_sessions)
     with ExitStack() as opened:
         service = None

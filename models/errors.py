@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 
 class CockpitError(Exception):
     """Base of every error Cockpit raises on purpose. `exit_code` is what the command line exits with."""
@@ -27,15 +29,21 @@ class StartupError(CockpitError):
     exit_code = 3
 
 
-def fetch_command(*names: str, accept_licence: bool = False) -> str:
-    """The one command that mends models: it fetches what is missing and builds what is not as it should be."""
+def fetch_command(*names: str, accept_licence: bool = False, profile: str | None = None) -> str:
+    """The one command that mends models: it fetches what is missing and builds what is not as it should be. profile:
+    the one whose own registry knows them.
+    """
     licence = ("--accept-licence",) if accept_licence else ()
-    return " ".join(("cockpit models fetch --build", *licence, *names))
+    return " ".join(("cockpit models fetch --build", *licence, *_of(profile), *names))
 
 
-def validate_command(*names: str) -> str:
+def validate_command(*names: str, profile: str | None = None) -> str:
     """The command after which models may be served."""
-    return " ".join(("cockpit models validate", *names))
+    return " ".join(("cockpit models validate", *_of(profile), *names))
+
+
+def _of(profile: str | None) -> tuple[str, ...]:
+    return () if profile is None else ("--profile", shlex.quote(profile))
 
 
 class ModelUnusable(StartupError):
@@ -56,6 +64,10 @@ class ModelDamaged(ModelUnusable):
 
 class TokenizerMismatch(ModelUnusable):
     """A model's tokenizer gives other ids than its checkpoint's. The message names the first difference."""
+
+
+class LibraryMissing(ModelUnusable):
+    """A package that a model needs is not installed, or in another version. The message names both."""
 
 
 class NotValidated(ModelUnusable):

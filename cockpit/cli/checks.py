@@ -17,7 +17,7 @@ from cockpit.device.base import LaneSpec, open_device
 from cockpit.profile.load import LoadedProfile
 from cockpit.profile.runnable import DISTRIBUTION, Finding, findings
 from cockpit.scheduling.measured_memory import measured_peaks
-from models.errors import ConfigError, StartupError, validate_command
+from models.errors import ConfigError, StartupError
 from models.store.store import Store
 
 MIN_FREE_BYTES = 5_000_000_000
@@ -33,9 +33,9 @@ def all_findings(loaded: LoadedProfile, store: Store) -> Iterator[Finding]:
     yield disk(store)
     yield from audio()
     yield from findings(profile, loaded.arbiter, store, measured_peaks(profile, loaded.arbiter, store))
-    for name, reason in store.unvalidated_all(profile.models).items():
+    for name, reason in store.unvalidated_all(profile.model_names).items():
         detail = f"serve and listen refuse it: {reason}"
-        yield Finding(f"validation {name}", "note", detail, f"run: {validate_command(name)}")
+        yield Finding(f"validation {name}", "note", detail, f"run: {store.validation_remedy(name)}")
     if loaded.arbiter is not None:
         yield from lanes(profile.device, loaded.arbiter)
 

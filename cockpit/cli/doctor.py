@@ -13,7 +13,6 @@ from cockpit.cli.values import profile_values
 from cockpit.profile.load import load_profile
 from cockpit.service.system_checks import system_findings
 from models.errors import InputError, StartupError
-from models.store.store import Store
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}
 
@@ -35,7 +34,7 @@ def doctor(
         findings = list(system_findings(root or Path("/"), profile))
     else:
         loaded = load_profile(profile)
-        findings = list(all_findings(loaded, Store.open(device=loaded.profile.device)))
+        findings = list(all_findings(loaded, loaded.store()))
     missing = [finding for finding in findings if finding.status == "missing"]
     if json:
         print_json({"ok": not missing, "profile": profile, "findings": [found.as_json() for found in findings]})

@@ -10,20 +10,20 @@ from cockpit.cli.output import JsonFlag, print_json
 from cockpit.device.cuda.driver import BoundDriver
 from cockpit.device.cuda.kernel_store import KernelStore, nvrtc_version
 from cockpit.device.cuda_decode.serving import served_sources
+from cockpit.lifecycle.commands import OfProfile, opened
 from models.engines.llm.causal_lm import DEVICE_SUFFIXES
 from models.errors import ModelMissing
-from models.store.store import Store
 
 app = typer.Typer(help="Compile the GPU kernels for the device here.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command()
-def build(json: JsonFlag = False) -> None:
+def build(profile: OfProfile = None, json: JsonFlag = False) -> None:
     """Compile for GPU 0: the decode kernels of every built model that they serve.
 
     A model that is not built is left out; one that is damaged, or was built for something else, is an error.
     """
-    models = Store.open()
+    models, _ = opened(profile, any_device=True)
     facts = BoundDriver().open(0)
     kernels, nvrtc = KernelStore(models.root), nvrtc_version()
 

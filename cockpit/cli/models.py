@@ -34,7 +34,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(metavar="[NAME]...", help="Models; none: the default set.", autocompletion=model_values),
 ]
-ForProfile = Annotated[
+AlsoOfProfile = Annotated[
     str | None,
     typer.Option("--profile", help="Also every model that this profile loads.", autocompletion=profile_values),
 ]
@@ -43,7 +43,7 @@ ForProfile = Annotated[
 @app.command()
 def fetch(
     names: Names = None,
-    profile: ForProfile = None,
+    profile: AlsoOfProfile = None,
     everything: Annotated[bool, typer.Option("--all", help="Every model whose licence allows commercial use.")] = False,
     build: Annotated[
         bool, typer.Option("--build", help="Also build them; what is built and as it should be is left alone.")
@@ -136,9 +136,9 @@ def refresh(
 
 
 @app.command("list")
-def list_models(json: JsonFlag = False) -> None:
+def list_models(profile: commands.OfProfile = None, json: JsonFlag = False) -> None:
     """Every model of the registry, and what is here of it."""
-    store = Store.open()
+    store, _ = commands.opened(profile, any_device=True)
     rows = [
         {
             "name": entry.name,
@@ -162,7 +162,7 @@ def list_models(json: JsonFlag = False) -> None:
 @app.command()
 def build(
     names: Names = None,
-    profile: ForProfile = None,
+    profile: AlsoOfProfile = None,
     force: Annotated[bool, typer.Option("--force", help="Build again even when the build is current.")] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -208,7 +208,7 @@ def _build(store: Store, chosen: list[ModelEntry], *, force: bool, quiet: bool) 
 
 
 @app.command()
-def verify(names: Names = None, profile: ForProfile = None, json: JsonFlag = False) -> None:
+def verify(names: Names = None, profile: AlsoOfProfile = None, json: JsonFlag = False) -> None:
     """Read every byte of the source files and of what was built. Exit code 3 when anything is wrong.
 
     Without names: the default set, and whatever else is ready or was built here.

@@ -53,7 +53,7 @@ def check(name: Name, json: JsonFlag = False) -> None:
         raise typer.Exit(error.exit_code) from error
     warnings, missing = (
         [str(warning) for warning in loaded.warnings],
-        _missing(loaded, Store.open(device=loaded.profile.device)),
+        _missing(loaded, loaded.store()),
     )
     if json:
         faults = [_placed(loaded, found) for found in missing]
@@ -124,7 +124,7 @@ def apply(
             f"--profile {name}"
         )
     loaded = load_profile(name)
-    store = Store.open(device=loaded.profile.device)
+    store = loaded.store()
     in_use = against or ("cpu" if loaded.profile.device == "cpu" else "h200")
     memory = plan_memory(loaded, store, measured_peaks(loaded.profile, loaded.arbiter, store))
     missing = _missing(loaded, store)

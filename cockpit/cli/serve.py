@@ -154,7 +154,9 @@ def _serving(
         opened.callback(watching.events.close)
         api = open_api(talk.profile, talk.assembly, path, guide, given, decided, headunit)
         opened.callback(api.close)
-        wyoming = open_wyoming(talk.profile, talk.assembly, talk.runtime, api.services, default_wyoming_socket())
+        wyoming = open_wyoming(
+            talk.profile, talk.registry, talk.assembly, talk.runtime, api.services, default_wyoming_socket()
+        )
         if wyoming is not None:
             opened.callback(wyoming.stop)
             typer.echo(f"serving Wyoming on {' and '.join(wyoming.addresses)}")

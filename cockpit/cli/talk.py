@@ -37,6 +37,7 @@ from cockpit.telemetry.logs import LogLevel, configure
 from cockpit.telemetry.trace import TraceRecorder, check_writable
 from models.errors import CockpitError, DeviceAbsent, GpuAbsent, InputError, StartupError
 from models.store.machine import NONE, machine_fields
+from models.store.registry import Registry
 from models.store.store import Store
 from pipeline.audio.front_end import FrontEnd
 from pipeline.audio.lasting import LastingMicrophone, LastingSpeaker
@@ -77,6 +78,7 @@ class Talk:
     runtime: Runtime
     assembly: Assembly
     profile: Profile
+    registry: Registry
     devices: AudioDevices | None = None
     """None where the chain has no microphone and no speaker."""
 
@@ -111,7 +113,7 @@ def talking(
         check_writable(trace)
     loaded = load_profile(profile_name)
     profile = loaded.profile
-    store = Store.open(device=profile.device, stand_ins=service is not None)
+    store = loaded.store(stand_ins=service is not None)
     tracer: TraceRecorder | None = TraceRecorder() if trace else None
     used: Tracer = tracer or NullTracer()
     plan = _scheduling_plan(loaded, store, live=service is not None)
@@ -120,7 +122,7 @@ def talking(
     if service is None:
         assembly = make()
     else:
-        check = partial(_require_validated, store, profile.models, service, allow=allow_unvalidated)
+        check = partial(_require_validated, store, profile.model_names, service, allow=allow_unvalidated)
 
         def validated() -> Assembly:
             check()
@@ -134,7 +136,7 @@ def talking(
             _show_state(assembly, runtime, service)
         runtime.start()
         with stop_signals.last_resort(lambda: None if socket is None else socket.unlink(missing_ok=True)):
-            yield Talk(runtime, assembly, profile)
+            yield Talk(runtime, assembly, profile, loaded.registry)
         if service is not None:
             service.stopping("the work is done")
         runtime.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,18 +12,25 @@ from cockpit.cli.output import JsonFlag, print_json, print_table
 from cockpit.cli.values import model_values, profile_values
 from cockpit.lifecycle.child import Outcome
 from cockpit.lifecycle.validate import validatable, validate
-from models.errors import InputError, StartupError, validate_command
+from models.errors import InputError, StartupError
 from models.store.identity import Identity, identity_of
 from models.store.registry import ModelEntry
 from models.store.store import Store
+
+if TYPE_CHECKING:
+    from cockpit.profile.sections import Profile
 
 Names = Annotated[
     list[str] | None,
     typer.Argument(metavar="[MODEL]...", help="Models; none: the default set.", autocompletion=model_values),
 ]
-Profile = Annotated[
+ForProfile = Annotated[
     str | None,
     typer.Option("--profile", help="The models of this profile, where it runs them.", autocompletion=profile_values),
+]
+OfProfile = Annotated[
+    str | None,
+    typer.Option("--profile", help="Whose registry (its models.registry) is meant.", autocompletion=profile_values),
 ]
 
 
@@ -31,21 +38,28 @@ def chosen(names: list[str] | None, profile: str | None, *, everything: bool = F
     """The store for the profile's device (a voice runs on a GPU only beside one), and the models that are meant: the
     named ones and the profile's, else the default set. everything: all that may be used commercially.
     """
-    loaded = None
-    if profile is not None:
-        from cockpit.profile.load import load_profile
-
-        loaded = load_profile(profile).profile
-    store = Store.open(device=None if loaded is None else loaded.device)
+    store, loaded = opened(profile)
     if everything:
         return store, [entry for entry in store.registry.models if entry.commercial_use]
-    wanted = [*(names or ()), *(() if loaded is None else loaded.models)] or store.registry.default_names
+    wanted = [*(names or ()), *(() if loaded is None else loaded.model_names)] or store.registry.default_names
     return store, [store.registry.get(name) for name in dict.fromkeys(wanted)]
+
+
+def opened(profile: str | None, *, any_device: bool = False) -> tuple[Store, Profile | None]:
+    """The store over a profile's registry and for its device (unless `any_device`), and that profile; without one, the
+    store over the registry that ships.
+    """
+    if profile is None:
+        return Store.open(), None
+    from cockpit.profile.load import load_profile
+
+    loaded = load_profile(profile)
+    return loaded.store(any_device=any_device), loaded.profile
 
 
 def hash_models(
     names: Names = None,
-    profile: Profile = None,
+    profile: ForProfile = None,
     field: Annotated[str | None, typer.Option("--field", help="Print only the value of this field.")] = None,
     json: JsonFlag = False,
 ) -> None:
@@ -87,14 +101,15 @@ def _show(identity: Identity, store: Store) -> None:
     for difference in identity.differences:
         print(f"not as wanted here: {difference}; run: {store.remedy(identity.model)}")
     if identity.unvalidated and not identity.differences:
-        remedy = validate_command(identity.model) if store.is_built(identity.model) else store.remedy(identity.model)
+        again = store.validation_remedy if store.is_built(identity.model) else store.remedy
+        remedy = again(identity.model)
         print(f"may not be served: {identity.unvalidated}; run: {remedy}")
     print()
 
 
 def validate_models(
     names: Names = None,
-    profile: Profile = None,
+    profile: ForProfile = None,
     cold_start: Annotated[
         bool,
         typer.Option("--cold-start", help="A process for each model, its files out of the page cache."),
@@ -122,14 +137,15 @@ def told(store: Store, names: Sequence[str], *, cold: bool, quiet: bool) -> list
     for outcome in validate(store, names, cold=cold):
         outcomes.append(outcome)
         if not quiet:
-            typer.echo(f"{outcome.model}: {text_of(outcome)}")
+            typer.echo(f"{outcome.model}: {text_of(outcome, store)}")
     return outcomes
 
 
-def text_of(outcome: Outcome) -> str:
+def text_of(outcome: Outcome, store: Store) -> str:
     """An outcome in one line."""
     if outcome.cannot:
-        return f"cannot be validated here: {outcome.cannot}; run {validate_command(outcome.model)} where it is served"
+        remedy = store.validation_remedy(outcome.model)
+        return f"cannot be validated here: {outcome.cannot}; run {remedy} where it is served"
     if outcome.fault:
         return f"FAILED: {outcome.fault}"
     known = sum(bool(answer.expected) for answer in outcome.answers)

@@ -9,8 +9,8 @@ import typer
 
 from cockpit.cli.output import JsonFlag, print_json, print_table, size_text
 from cockpit.cli.values import model_values
-from cockpit.lifecycle.commands import Names, Profile, chosen
-from models.errors import InputError, validate_command
+from cockpit.lifecycle.commands import ForProfile, Names, OfProfile, chosen, opened
+from models.errors import InputError
 from models.store.identity import build_fields, identity_of
 from models.store.manifest import Manifest
 from models.store.store import Store
@@ -20,13 +20,13 @@ from models.store.validation import Validation
 Name = Annotated[str, typer.Argument(metavar="MODEL", help="A model.", autocompletion=model_values)]
 
 
-def rollback(name: Name, json: JsonFlag = False) -> None:
+def rollback(name: Name, profile: OfProfile = None, json: JsonFlag = False) -> None:
     """Take the former build of a model again; the present one is kept in its place, so that twice changes nothing.
 
     A running `cockpit serve` keeps what it loaded until it is started anew. Exit code 3 when the former build cannot be
     used here.
     """
-    store = Store.open()
+    store, _ = opened(profile, any_device=True)
     folder = store.rollback(name)
     reason = store.unvalidated(name)
     if json:
@@ -34,12 +34,12 @@ def rollback(name: Name, json: JsonFlag = False) -> None:
         return
     print(f"{name}: the former build is back in {folder}; the other one is kept until the next build")
     if reason:
-        print(f"may not be served: {reason}; run: {validate_command(name)}")
+        print(f"may not be served: {reason}; run: {store.validation_remedy(name)}")
 
 
-def diff(name: Name, json: JsonFlag = False) -> None:
+def diff(name: Name, profile: OfProfile = None, json: JsonFlag = False) -> None:
     """What differs between a model's former build and the present one: fields, files, validations."""
-    store = Store.open()
+    store, _ = opened(profile, any_device=True)
     former, present = former_folder(store.root, name), store.folder(name)
     old, new = Manifest.read(former), Manifest.read(present)
     if store.registry.get(name).build is None or old is None or new is None:
@@ -76,17 +76,19 @@ def _measured(made: Validation | None, name: str) -> str:
 
 def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    profile: OfProfile = None,
     json: JsonFlag = False,
 ) -> None:
     """Remove what no start loads: former builds, unfinished work, and folders that the registry does not know.
 
     Source files stay: a build can be made again from them without a network. The former build of a model whose present
-    one may not be served stays too, and so does what another process is working on.
+    one may not be served stays too, and so does what another process is working on. Folders that the shipped registry
+    does not know may be another registry's: they go only where --profile says whose.
     """
-    store = Store.open()
+    store, _ = opened(profile, any_device=True)
     rows = []
     for model, path, why in leftovers(store.root, set(store.registry.names)):
-        reason = _kept(store, model, why)
+        reason = _kept(store, model, why, named=profile is not None)
         size = sum(file.lstat().st_size for file in [path, *path.rglob("*")] if not file.is_dir())
         if not reason and not dry_run:
             reason = "" if removed(store.root, model, path) else "another process works on it"
@@ -101,9 +103,12 @@ def gc(
     print(f"{size_text(freed)} {'to free' if dry_run else 'freed'}")
 
 
-def _kept(store: Store, model: str, why: str) -> str:
-    """Why a leftover stays; "" where it may go."""
-    if why != "former build" or model not in store.registry.names:
+def _kept(store: Store, model: str, why: str, *, named: bool) -> str:
+    """Why a leftover stays; "" where it may go. named: whether the registry is the one of a named profile."""
+    if model not in store.registry.names:
+        stays = why in ("former build", "not in the registry") and not named
+        return "a profile's own registry may know it: name that profile by --profile" if stays else ""
+    if why != "former build":
         return ""
     if not store.is_built(model):
         return "the present build cannot be used"
@@ -111,7 +116,7 @@ def _kept(store: Store, model: str, why: str) -> str:
     return f"the present build may not be served: {reason}" if reason else ""
 
 
-def card(names: Names = None, profile: Profile = None, json: JsonFlag = False) -> None:
+def card(names: Names = None, profile: ForProfile = None, json: JsonFlag = False) -> None:
     """Print what a model is: licence, sources with their hashes, build, fingerprint, what its validation measured."""
     store, wanted = chosen(names, profile)
     cards = [_card(store, entry.name) for entry in wanted]

@@ -30,6 +30,7 @@ from cockpit.profile.yaml import Document, Fault, KeyPath, SourcePosition, read_
 from cockpit.scheduling.tasks import stand_in
 from models.errors import ConfigError
 from models.store.registry import Device, Registry, Role, load_registry
+from models.store.store import Store
 
 PROFILES = Path(__file__).resolve().parents[2] / "profiles"
 MAX_CHAIN = 8
@@ -44,6 +45,14 @@ class LoadedProfile:
     files: tuple[Path, ...]
     places: Mapping[KeyPath, SourcePosition]
     warnings: tuple[Fault, ...]
+    registry: Registry
+    """The models that it may name."""
+
+    def store(self, root: Path | None = None, *, any_device: bool = False, stand_ins: bool = False) -> Store:
+        """The models of its registry at `root`, for its device unless `any_device`: see `Store.open`."""
+        device = None if any_device else self.profile.device
+        profile = None if self.profile.models.registry is None else str(self.files[0])
+        return Store.open(root, self.registry, device=device, stand_ins=stand_ins, profile=profile)
 
     def place(self, path: KeyPath) -> SourcePosition | None:
         """Where the value, or the nearest mapping around it, was written; None where all of it is default."""
@@ -84,7 +93,7 @@ def load_profile(name: str, *, registry: Registry | None = None) -> LoadedProfil
     for document in reversed(chain):
         _merge(data, document.data, (), written, document.places)
     data.pop("extends", None)
-    registry = registry or load_registry()
+    registry = registry or _registry(data, written)
     facts = _facts(data, registry)
 
     profile, violations = validated(Profile, data, Context.of(data, facts))
@@ -101,7 +110,25 @@ def load_profile(name: str, *, registry: Registry | None = None) -> LoadedProfil
         raise ConfigError("\n".join(map(str, ordered)))
     arbiter = None if profile.orchestration is None else arbiter_config(profile.orchestration, profile.tasks)
     warnings = () if arbiter is None else tuple(map(written.fault, baseline_warnings(arbiter, facts)))
-    return LoadedProfile(profile, arbiter, tuple(written.files), written.places, warnings)
+    return LoadedProfile(profile, arbiter, tuple(written.files), written.places, warnings, registry)
+
+
+def _registry(data: dict[str, Any], written: _Written) -> Registry:
+    """The models that ship, and those of the profile's own registry. Relative paths in `models` become paths from the
+    profile that wrote them. Raises ConfigError at the place that names a registry which is wrong.
+    """
+    key = ("models", "registry")
+    file = _at(data, key)
+    if not isinstance(file, str):
+        return load_registry()
+    place = written.places[key]
+    path = place.file.parent.joinpath(Path(file).expanduser())
+    data["models"] = data["models"] | {"registry": str(path)}
+    try:
+        return load_registry(own=path)
+    except ConfigError as error:
+        faults = (str(Fault(place, f"models.registry: {line}")) for line in str(error).splitlines())
+        raise ConfigError("\n".join(faults)) from error
 
 
 def _chain(first: Path) -> list[Document]:

@@ -149,7 +149,7 @@ def device_memory_bytes(device: str) -> int | None:
 
 def _weights(profile: Profile, store: Store) -> Iterator[MemoryLine]:
     """Once each, however many lanes run them. On a GPU only what runs there counts."""
-    for name in profile.models:
+    for name in profile.model_names:
         if profile.device != "cpu" and store.registry.get(name).kind not in _ON_GPU:
             continue
         folder = _built(store, name)

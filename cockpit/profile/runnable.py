@@ -63,7 +63,7 @@ def require_runnable(
     """
     missing = [found for found in findings(profile, arbiter, store, peaks, kv_sessions) if found.status == "missing"]
     if missing and all(issubclass(found.error, ModelUnusable) for found in missing):
-        store.built_all(profile.models)  # its message names one command for all of them
+        store.built_all(profile.model_names)  # its message names one command for all of them
     if missing:
         missing.sort(key=lambda found: issubclass(found.error, DeviceAbsent))
         raise missing[0].error("\n".join(map(str, missing)))
@@ -200,7 +200,7 @@ def onnxruntime(device: str) -> Finding:
 
 def _models(profile: Profile, store: Store) -> Iterator[Finding]:
     """The models that the profile loads."""
-    for name in profile.models:
+    for name in profile.model_names:
         fault = store.fault(name)
         if fault is None:
             yield Finding(f"model {name}", "ok", str(store.built(name)))

@@ -368,6 +368,14 @@ class PrivacySection(Section):
         return self
 
 
+class ModelsSection(Section):
+    """Where models come from: see docs/models.md."""
+
+    registry: Path | None = None
+    """An OEM's own model registry (JSON), beside the one that ships: its models are added, one of the same name takes
+    the shipped one's place. A relative path begins at the profile that names it."""
+
+
 class Profile(Section):
     """One target's settings. Read with `cockpit.profile.load.load_profile`."""
 
@@ -387,6 +395,7 @@ class Profile(Section):
     agent: AgentSection = AgentSection()
     guidance: GuidanceSection = GuidanceSection()
     privacy: PrivacySection = PrivacySection()
+    models: ModelsSection = ModelsSection()
     wake: WakeSection = WakeSection()
     control: ControlSection = ControlSection()
     api: ApiSection = ApiSection()
@@ -397,7 +406,7 @@ class Profile(Section):
     """Quality of service per task; required with `orchestration`."""
 
     @property
-    def models(self) -> tuple[str, ...]:
+    def model_names(self) -> tuple[str, ...]:
         """The registry names this profile loads, each once."""
         texts = [model.name for model in self.llm.models]
         texts += [] if self.agent.model is None else [self.agent.model]

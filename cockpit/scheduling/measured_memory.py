@@ -69,7 +69,7 @@ class PeaksFile(StateFile):
     @classmethod
     def of(cls, folder: Path, profile: Profile, lanes: Sequence[str], total_bytes: int | None) -> PeaksFile:
         tokens = [model.context_tokens for model in profile.llm.models]
-        key = [profile.device, *profile.models, *tokens, *lanes, total_bytes]
+        key = [profile.device, *profile.model_names, *tokens, *lanes, total_bytes]
         return cls(folder / f"memory-{hashlib.sha256(orjson.dumps(key)).hexdigest()[:12]}.json")
 
     def peaks(self) -> dict[str, int]:

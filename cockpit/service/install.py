@@ -175,8 +175,14 @@ def _profile_files(profile: str) -> tuple[str, str, list[Planned]]:
 
 
 def _copied(path: Path) -> Iterator[Planned]:
-    """The file, and what it extends by a path beside it."""
-    for file in load_profile(str(path)).files:
+    """The file, what it extends by a path beside it, and its own model registry where that lies beside or below it;
+    one that is named by a path elsewhere is used there.
+    """
+    loaded = load_profile(str(path))
+    registry = loaded.profile.models.registry
+    if registry is not None and registry.is_relative_to(path.parent):
+        yield Planned(PROFILES / registry.relative_to(path.parent), registry.read_text(encoding="utf-8"))
+    for file in loaded.files:
         if file.parent == path.parent:
             yield Planned(PROFILES / file.name, MARK + file.read_text(encoding="utf-8").removeprefix(MARK))
         elif file.parent != find_profile("cpu").parent:

@@ -11,7 +11,6 @@ from cockpit.profile.runnable import Finding
 from cockpit.service.install import SYSUSERS, TMPFILES, UNITS, USER, planned
 from cockpit.unix_socket import LONGEST_PATH_BYTES
 from models.errors import InputError
-from models.store.store import Store
 
 STATE = Path("var/lib/cockpit")
 API_SOCKET = Path("run/cockpit/api.sock")
@@ -100,9 +99,9 @@ def _folders(root: Path) -> Iterator[Finding]:
 
 
 def _models(root: Path, profile: str) -> Iterator[Finding]:
-    loaded = load_profile(profile).profile
-    store = Store.open(root / STATE, device=loaded.device if root == Path("/") else None)
-    for name in loaded.models:
+    loaded = load_profile(profile)
+    store = loaded.store(root / STATE, any_device=root != Path("/"))
+    for name in loaded.profile.model_names:
         fault = store.fault(name)
         if fault is None:
             yield Finding(f"model {name}", "ok", str(store.built(name)))

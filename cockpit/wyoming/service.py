@@ -13,12 +13,12 @@ from cockpit.text_turns import TextAnswer
 from cockpit.wyoming.connection import WyomingServices
 from cockpit.wyoming.info import Loaded
 from cockpit.wyoming.server import WyomingServer
-from models.store.registry import load_registry
+from models.store.registry import Registry
 from pipeline.frames import Language
 
 
 def open_wyoming(
-    profile: Profile, assembly: Assembly, runtime: Runtime, api: Services, default: Path
+    profile: Profile, registry: Registry, assembly: Assembly, runtime: Runtime, api: Services, default: Path
 ) -> WyomingServer | None:
     """Serve as `profile.wyoming` says, None where it says off. api: whose speech and grants are served here too.
 
@@ -28,7 +28,7 @@ def open_wyoming(
     if not section.opens or api.speech is None:
         return None
     voices: dict[Language, str] = {"en": profile.tts.en_voice, "zh": profile.tts.zh_voice}
-    loaded = Loaded(load_registry(), profile.asr.model, profile.asr.languages, voices, profile.llm.dialogue.model)
+    loaded = Loaded(registry, profile.asr.model, profile.asr.languages, voices, profile.llm.dialogue.model)
 
     def ask(text: str, language: Language, act: bool) -> Future[TextAnswer]:
         return runtime.ask_for_text(text, language, assembly.turn_ids.next(), act=act)

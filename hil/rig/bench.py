@@ -75,7 +75,7 @@ def environment(profile: str) -> dict[str, Any]:
         "cockpit": __version__,
         "profile": profile,
         "profile_files": [str(file) for file in loaded.files],
-        "models": sorted(loaded.profile.models),
+        "models": sorted(loaded.profile.model_names),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
         "python": platform.python_version(),
         "onnxruntime": onnxruntime_version(),

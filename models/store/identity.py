@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.store.declared import CONFIG, layout_of
 from models.store.fingerprint import Fingerprint
 from models.store.machine import NONE, fields_sha3, machine_fields
 from models.store.manifest import Manifest
@@ -79,7 +80,7 @@ def _memory_layout(made: Fingerprint, folder: Path) -> str:
     """The weights' format, and of a language model the shape of its keys and values for one token."""
     weights = str(made.options.get("quant") or made.options.get("precision") or "default")
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return f"{weights}, kv 2 x {config['layers']} x {config['kv_heads']} x {config['head_dim']}"
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        return layout_of({"quant": weights} | {key: config[key] for key in ("layers", "kv_heads", "head_dim")})
     except (OSError, ValueError, KeyError, TypeError):
         return weights

@@ -9,11 +9,13 @@ from __future__ import annotations
 import difflib
 import json
 import platform
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from models.errors import ConfigError
 
@@ -21,6 +23,16 @@ DEFAULT_REGISTRY = Path(__file__).resolve().parents[1] / "model_registry.json"
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.+-]*$")]
+
+
+def _versions(text: str) -> str:
+    try:
+        return str(SpecifierSet(text)) and text
+    except InvalidSpecifier as error:
+        raise ValueError(f"{text!r} is no version specifier: write e.g. >=1.30,<2") from error
+
+
+Versions = Annotated[str, AfterValidator(_versions)]
 
 
 class _Frozen(BaseModel):
@@ -131,6 +143,11 @@ class ModelEntry(_Frozen):
     engine: which engine loads it; None: none does. roles: what the stages of the voice chain may load it as (empty: no
     profile may name it). devices: the devices (a profile's `device`) that its files are made for. known_answers: what
     a validation compares with.
+
+    required_libs: Python package -> the versions (PEP 440) that it may be loaded with. stop_ids: tokens at which a
+    language model stops; memory_layout: the weights' format and the shape of keys and values, as `config.json` of the
+    build has them. special_tokens: text -> id in the build's tokenizer. All of them are compared when a model is built
+    and verified; every start compares them too, but for the tokens.
     """
 
     name: str
@@ -147,6 +164,10 @@ class ModelEntry(_Frozen):
     files: dict[FileName, ModelFile] = {}
     build: BuildRule | None = None
     known_answers: tuple[KnownAnswer, ...] = ()
+    required_libs: dict[str, Versions] = {}
+    stop_ids: tuple[int, ...] = ()
+    memory_layout: str | None = None
+    special_tokens: dict[str, int] = {}
 
     @property
     def needed_files(self) -> dict[str, ModelFile]:
@@ -179,6 +200,8 @@ class Registry(_Frozen):
                 raise ValueError(f"model {entry.name}: sources_of must name another model and excludes files")
             if entry.roles and entry.engine is None:
                 raise ValueError(f"model {entry.name} has roles but no engine that loads it")
+            if (entry.stop_ids or entry.memory_layout or entry.special_tokens) and entry.kind != "llm":
+                raise ValueError(f"model {entry.name}: stop_ids, memory_layout, special_tokens are of language models")
             if entry.build is not None:
                 known = self._owner(entry).files
                 for argument, value in entry.build.arguments.items():
@@ -234,14 +257,74 @@ class Registry(_Frozen):
         return self._owner(self.get(name))
 
 
-def load_registry(path: Path = DEFAULT_REGISTRY) -> Registry:
-    """Read and check a registry file. Raises ConfigError naming the file and every fault."""
+class _RegistryFile(_Frozen):
+    """One file as it is written: its models are checked where the other files are known."""
+
+    json_schema: str | None = Field(None, alias="$schema")
+    format: Literal[1]
+    models: tuple[dict[str, Any], ...]
+
+
+def load_registry(path: Path = DEFAULT_REGISTRY, *, own: Path | None = None) -> Registry:
+    """Read and check a registry file. own: a further one, whose models are added; one of the same name takes the other
+    one's place. Raises ConfigError naming the file and every fault.
+    """
+    shipped = _read(path)
+    entries = list(_entries(shipped, path))
+    where = [(path, index) for index in range(len(entries))]
+    listed: list[str] = []
+    for index, entry in enumerate(_entries(_read(own), own) if own is not None else ()):
+        name = entry.get("name")
+        same = [at for at, known in enumerate(entries) if known.get("name") == name and name is not None]
+        if same and name not in listed:
+            entries[same[0]], where[same[0]] = entry, (own or path, index)
+        else:
+            entries.append(entry)
+            where.append((own or path, index))
+        listed.append(str(name))
     try:
-        return Registry.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        return Registry.model_validate({"$schema": shipped.json_schema, "format": 1, "models": entries})
+    except ValidationError as error:
+        raise ConfigError("\n".join(_fault(item, own or path, where, entries) for item in error.errors())) from error
+
+
+def _read(path: Path) -> _RegistryFile:
+    """Raises ConfigError."""
+    try:
+        return _RegistryFile.model_validate(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(f"cannot read the model registry {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not JSON: it is no UTF-8 text") from error
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from error
     except ValidationError as error:
-        faults = "\n".join(f"{path}: {'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-        raise ConfigError(faults) from error
+        raise ConfigError("\n".join(_fault(item, path, [], []) for item in error.errors())) from error
+
+
+def _entries(file: _RegistryFile, path: Path) -> Iterator[dict[str, Any]]:
+    """The models of one file, relative `path` sources as paths from it."""
+    for entry in file.models:
+        yield _from_beside(entry, path.parent)
+
+
+def _from_beside(value: Any, folder: Path) -> Any:
+    """A copy in which the paths of `path` sources begin at `folder`."""
+    if isinstance(value, list):
+        return [_from_beside(item, folder) for item in value]
+    if not isinstance(value, dict):
+        return value
+    copy = {key: _from_beside(item, folder) for key, item in value.items()}
+    if copy.get("type") == "path" and isinstance(copy.get("path"), str):
+        copy["path"] = str(folder / Path(copy["path"]).expanduser())
+    return copy
+
+
+def _fault(item: Any, path: Path, where: list[tuple[Path, int]], entries: list[dict[str, Any]]) -> str:
+    """`file: models.index.key: message`, and the model's name where it has one."""
+    loc, message = list(item["loc"]), item["msg"].removeprefix("Value error, ")
+    if len(loc) > 1 and loc[0] == "models" and isinstance(loc[1], int) and where:
+        name = entries[loc[1]].get("name")
+        path, loc[1] = where[loc[1]]
+        message = message if name is None else f"{message} ({name})"
+    return f"{path}: {'.'.join(map(str, loc)) + ': ' if loc else ''}{message}"

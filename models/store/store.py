@@ -27,6 +27,7 @@ from models.errors import (
     ConfigError,
     FingerprintMismatch,
     InputError,
+    LibraryMissing,
     ModelDamaged,
     ModelMissing,
     ModelUnusable,
@@ -35,6 +36,8 @@ from models.errors import (
     fetch_command,
     validate_command,
 )
+from models.store.declared import differences as declared_differences
+from models.store.declared import missing_libraries
 from models.store.fetch import Fetcher, NoProgress, Origins, Progress, configured_origins, extract_folder, sha256_of
 from models.store.fingerprint import BuilderCode, Fingerprint, onnxruntime_version
 from models.store.machine import machine_fields
@@ -63,12 +66,19 @@ class Store:
     """Fetched and built models under one root. Safe for several processes: writers of one model take its file lock."""
 
     def __init__(
-        self, root: Path, registry: Registry, device: Device | None = None, *, stand_ins: bool = False
+        self,
+        root: Path,
+        registry: Registry,
+        device: Device | None = None,
+        *,
+        stand_ins: bool = False,
+        profile: str | None = None,
     ) -> None:
         self.root = root
         self.registry = registry
         self.device = device
         self.stand_ins = stand_ins
+        self.profile = profile
 
     @classmethod
     def open(
@@ -78,13 +88,15 @@ class Store:
         *,
         device: Device | None = None,
         stand_ins: bool = False,
+        profile: str | None = None,
     ) -> Store:
         """The store at `root` (default: `cache_root()`) over `registry` (default: the one that ships).
 
         device: what the models will run on: `built` refuses those made for another one. None: not known here, as when
         models are fetched and built for some other machine. stand_ins: take builds that stand in, too, as serving does.
+        profile: the one that names `registry`, for the commands that messages name; None: the shipped one.
         """
-        return cls(root or cache_root(), registry or load_registry(), device, stand_ins=stand_ins)
+        return cls(root or cache_root(), registry or load_registry(), device, stand_ins=stand_ins, profile=profile)
 
     # --- where things are ------------------------------------------------------------------------------------------
     def source_folder(self, name: str) -> Path:
@@ -128,7 +140,9 @@ class Store:
         if faults:
             first, *more = faults.values()
             texts = "\n".join(map(str, faults.values())) + "\n" if more else f"{first}; "
-            raise type(first)(f"{texts}run: {self.remedy(*faults)}") from first
+            mended = [name for name, fault in faults.items() if not isinstance(fault, LibraryMissing)]
+            run = f"run: {self.remedy(*mended)}" if mended else "install the packages"
+            raise type(first)(texts + run) from first
         for name in wanted:
             for note in self.notes(name):
                 _LOG.warning("%s: %s", name, note)
@@ -138,8 +152,13 @@ class Store:
         """The command that fetches and builds `names` as far as needed."""
         entries = [self.registry.get(name) for name in names]
         if len(entries) > 1 and all(entry.default for entry in entries):
-            return fetch_command()
-        return fetch_command(*names, accept_licence=not all(entry.commercial_use for entry in entries))
+            return fetch_command(profile=self.profile)
+        free = all(entry.commercial_use for entry in entries)
+        return fetch_command(*names, accept_licence=not free, profile=self.profile)
+
+    def validation_remedy(self, *names: str) -> str:
+        """The command after which `names` may be served."""
+        return validate_command(*names, profile=self.profile)
 
     def fault(self, name: str, *, whole: bool = False) -> ModelUnusable | None:
         """What speaks against loading `name`, None when nothing does. The message names no command.
@@ -148,6 +167,8 @@ class Store:
         was fetched is small and always read whole. A built model needs no source files.
         """
         entry, folder = self.registry.get(name), self.folder(name)
+        if lacking := missing_libraries(entry):
+            return LibraryMissing(f"{name} needs {', '.join(lacking)}")
         if entry.build is not None:
             if not folder.is_dir():
                 return ModelMissing(f"{name} is not built")
@@ -165,7 +186,8 @@ class Store:
         differences = found.differences(self.expected_fingerprint(entry, found))
         if differences and not (self.stand_ins and self.stands_in(entry.name)):
             return FingerprintMismatch(f"{entry.name} was built for something else ({'; '.join(differences)})")
-        return _damaged(entry.name, list(manifest.damage(whole=whole)))
+        wrong = [*manifest.damage(whole=whole), *declared_differences(entry, folder, whole=whole)]
+        return _damaged(entry.name, wrong)
 
     def notes(self, name: str) -> list[str]:
         """What is worth knowing about a build that may be loaded all the same."""
@@ -225,7 +247,7 @@ class Store:
         reasons = self.unvalidated_all(names)
         if reasons:
             texts = "\n".join(f"{name} may not be served: {reason}" for name, reason in reasons.items())
-            raise NotValidated(f"{texts}\nrun: {validate_command(*reasons)}")
+            raise NotValidated(f"{texts}\nrun: {self.validation_remedy(*reasons)}")
 
     def unvalidated_all(self, names: Iterable[str]) -> dict[str, str]:
         """Model -> why it may not be served, of those that have no fault."""
@@ -364,6 +386,8 @@ class Store:
                     if isinstance(value, ArchiveFolder):
                         sources[key] = extract_folder(sources[key], value.folder, scratch / key)
                 _call_builder(entry.build, sources, out, progress)
+                for path, problem in declared_differences(entry, out, whole=True):
+                    raise ModelDamaged(f"the new build of {name} is not as declared: {path.name}: {problem}")
                 Manifest.write(out, self.expected_fingerprint(entry))
                 if accept is not None:
                     accept(out)
@@ -445,6 +469,7 @@ class Store:
         if entry.build is not None and folder.is_dir():
             manifest = Manifest.read(folder)
             wrong += [(folder / MANIFEST, _UNREADABLE)] if manifest is None else manifest.damage(whole=True)
+            wrong += declared_differences(entry, folder, whole=True)
         if fault is not None and not wrong:
             wrong.append((folder, str(fault).removeprefix(f"{name} ")))
         return [StoreFault(name, path, problem) for path, problem in wrong]

@@ -32,7 +32,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def served_models(model_store: Store) -> None:
     """The models of profiles/cpu.yaml, built and validated: what `serve` and `listen` take."""
-    names = load_profile("cpu").profile.models
+    names = load_profile("cpu").profile.model_names
     for name in names:
         model_store.ensure(name)
     waiting = [name for name in names if model_store.unvalidated(name)]
@@ -53,7 +53,7 @@ def cpu_assembly(model_dir: Callable[[str], Path], control_socket: Path) -> Iter
     Tests start runtimes on it through `runtime` or `talked_to`, which begin with an empty dialogue.
     """
     loaded = load_profile("cpu")
-    for name in loaded.profile.models:
+    for name in loaded.profile.model_names:
         model_dir(name)
     assert loaded.arbiter is not None
     plan = SchedulingPlan(patient(loaded.arbiter), control_socket, state_dir=control_socket.parent)

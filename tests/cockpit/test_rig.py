@@ -20,7 +20,8 @@ ROOF = "Vehicle.Cabin.Sunroof.Position"
 
 @pytest.fixture
 def bench(runtime: Runtime, assembly: Assembly, tmp_path: Path) -> Bench:
-    return Bench(Talk(runtime, assembly, load_profile("cpu").profile), tmp_path)
+    loaded = load_profile("cpu")
+    return Bench(Talk(runtime, assembly, loaded.profile, loaded.registry), tmp_path)
 
 
 def test_a_scenario_finds_what_the_car_did_and_puts_it_back(bench: Bench, tmp_path: Path) -> None:

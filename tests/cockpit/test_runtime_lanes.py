@@ -95,7 +95,7 @@ def loaded(model_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
     file = tmp_path_factory.mktemp("profile") / "host.yaml"
     file.write_text(PROFILE, encoding="utf-8")
     loaded = load_profile(str(file))
-    for name in loaded.profile.models:
+    for name in loaded.profile.model_names:
         model_dir(name)
     return loaded
 

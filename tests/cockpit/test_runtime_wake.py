@@ -36,7 +36,7 @@ def assembly(assembly: Assembly, model_dir: Callable[[str], Path], tmp_path: Pat
     path = tmp_path / "wake.yaml"
     path.write_text("extends: cpu\nwake: {engine: microwakeword, model: hey_jarvis}\n", encoding="utf-8")
     profile = load_profile(str(path)).profile
-    assert "microwakeword" in profile.models
+    assert "microwakeword" in profile.model_names
     assert assembly.warm_ups is not None
     gate = open_wake(profile.wake, {"microwakeword": model_dir("microwakeword")}, assembly.warm_ups.at_wake)
     return replace(assembly, parts=replace(assembly.parts, wake=gate))

@@ -25,7 +25,7 @@ def block(language: str) -> str:
 
 
 def test_the_program_prints_the_turn(model_dir: Callable[[str], Path]) -> None:
-    for name in load_profile("cpu").profile.models:
+    for name in load_profile("cpu").profile.model_names:
         model_dir(name)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", block("python")]

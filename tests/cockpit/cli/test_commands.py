@@ -95,7 +95,7 @@ def test_a_profiles_models_are_chosen(capsys: pytest.CaptureFixture[str], monkey
 
     monkeypatch.setattr(storing.Store, "fetch", fetch)
     assert run(capsys, "models", "fetch", "whisper-base", "--profile", "h200")[0] == 0
-    assert wanted == ["whisper-base", *load_profile("h200").profile.models]
+    assert wanted == ["whisper-base", *load_profile("h200").profile.model_names]
     assert "qwen2.5-coder-0.5b-instruct-f16" in wanted
 
 
@@ -125,7 +125,7 @@ def test_an_unknown_model_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
 
 # --- profile -------------------------------------------------------------------------------------------------------
 def test_profile_check(capsys: pytest.CaptureFixture[str], tmp_path: Path, model_dir: Callable[[str], Path]) -> None:
-    for name in load_profile("cpu").profile.models:  # a profile is good where it can start
+    for name in load_profile("cpu").profile.model_names:  # a profile is good where it can start
         model_dir(name)
     assert run(capsys, "profile", "check", "cpu")[0] == 0
     bad = tmp_path / "bad.yaml"
@@ -180,7 +180,9 @@ def test_doctor_names_a_command_for_everything_missing(
     report = json.loads(out)
     missing = [finding for finding in report["findings"] if finding["status"] == "missing"]
     assert (code, report["ok"]) == (3, False)
-    assert {f"model {name}" for name in load_profile("cpu").profile.models} == {finding["name"] for finding in missing}
+    assert {f"model {name}" for name in load_profile("cpu").profile.model_names} == {
+        finding["name"] for finding in missing
+    }
     assert all("cockpit models fetch" in finding["remedy"] for finding in missing)
     assert {"python", "packages", "onnxruntime", "cores", "disk"} <= {finding["name"] for finding in report["findings"]}
     code, out, _ = run(capsys, "doctor")

@@ -28,7 +28,7 @@ AUDIO = ROOT / "hil" / "audio"
 
 @pytest.fixture(scope="module", autouse=True)
 def built(model_dir: Callable[[str], Path]) -> None:
-    for name in load_profile("cpu").profile.models:
+    for name in load_profile("cpu").profile.model_names:
         model_dir(name)
 
 

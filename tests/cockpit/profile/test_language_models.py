@@ -84,7 +84,7 @@ def test_faults_name_the_key_as_it_is_written(written: Path, llm: str, expected:
 def test_both_roles_may_name_one_model_which_is_loaded_once(written: Path) -> None:
     loaded = load_profile(write(written, f"extends: cpu\nllm: {{background: {{model: {QWEN}}}}}\n"))
     assert loaded.profile.llm.models == load_profile("cpu").profile.llm.models
-    assert loaded.profile.models.count(QWEN) == 1
+    assert loaded.profile.model_names.count(QWEN) == 1
     assert plan_memory(loaded, Store.open()) == plan_memory(load_profile("cpu"), Store.open())
 
 

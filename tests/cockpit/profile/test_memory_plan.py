@@ -23,7 +23,7 @@ from tests.support.paths import ROOT
 
 @pytest.fixture
 def profile_file(tmp_path: Path, model_dir: Callable[[str], Path]) -> Callable[[str], str]:
-    for name in load_profile("cpu").profile.models:
+    for name in load_profile("cpu").profile.model_names:
         model_dir(name)
 
     def write(text: str) -> str:

@@ -20,7 +20,7 @@ from models.store.store import Store
 
 @pytest.fixture(autouse=True)
 def built(model_dir: Callable[[str], Path]) -> None:
-    for name in load_profile("cpu").profile.models:
+    for name in load_profile("cpu").profile.model_names:
         model_dir(name)
 
 
@@ -94,7 +94,7 @@ def test_models_that_are_not_built_name_one_command(tmp_path: Path) -> None:
     loaded = load_profile("cpu")
     with pytest.raises(ModelMissing) as caught:
         require_runnable(loaded.profile, loaded.arbiter, Store.open(tmp_path))
-    assert [line.split()[0] for line in str(caught.value).splitlines()[:-1]] == list(loaded.profile.models)
+    assert [line.split()[0] for line in str(caught.value).splitlines()[:-1]] == list(loaded.profile.model_names)
     assert str(caught.value).endswith("run: cockpit models fetch --build")
 
 
