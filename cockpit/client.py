@@ -18,6 +18,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -73,6 +74,18 @@ class Cockpit:
         with self._send("POST", "/v1/audio/speech", {"input": text, **fields}) as response:
             return response.read()
 
+    def transcribe(self, wav: bytes, *, language: str | None = None) -> str:
+        """What is said in a WAV file."""
+        boundary = uuid.uuid4().hex
+        fields = {} if language is None else {"language": language}
+        parts = [f'Content-Disposition: form-data; name="{name}"\r\n\r\n{value}' for name, value in fields.items()]
+        file = 'Content-Disposition: form-data; name="file"; filename="said.wav"\r\nContent-Type: audio/wav\r\n\r\n'
+        head = "".join(f"--{boundary}\r\n{part}\r\n" for part in parts) + f"--{boundary}\r\n{file}"
+        body = head.encode() + wav + f"\r\n--{boundary}--\r\n".encode()
+        kind = f"multipart/form-data; boundary={boundary}"
+        with self._send("POST", "/v1/audio/transcriptions", body, kind=kind) as response:
+            return str(json.loads(response.read())["text"])
+
     def guide(
         self, text: str, *, language: str | None = None, manoeuvre: str | None = None, deadline_ms: int | None = None
     ) -> int:
@@ -104,12 +117,18 @@ class Cockpit:
             return json.loads(response.read())
 
     def _send(
-        self, method: str, path: str, body: Mapping[str, Any] | None, accept: str = "*/*"
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None,
+        accept: str = "*/*",
+        kind: str = "application/json",
     ) -> http.client.HTTPResponse:
         connection = _UnixConnection(self._path, self._timeout_s)
-        headers = {"Content-Type": "application/json", "Connection": "close", "Accept": accept}
+        headers = {"Content-Type": kind, "Connection": "close", "Accept": accept}
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            sent = body if body is None or isinstance(body, bytes) else json.dumps(body)
+            connection.request(method, path, sent, headers)
             response = connection.getresponse()
         except OSError as error:
             connection.close()

@@ -25,7 +25,6 @@ ONLY_TESTS = {
     "tests/data",
     "tests/docs",
     "tests/support",
-    "tests/support/fake_device",
     "tests/support/headunit",
     "tests/support/nlu",
     "tests/support/service",

@@ -22,7 +22,7 @@ from benchmarks.harness.report import command_line
 from cockpit.assemble import assemble
 from cockpit.profile.load import load_profile
 from cockpit.runtime import NullSink, Runtime
-from hil.noise import RATE_HZ, road_noise
+from hil.acoustics.noise import RATE_HZ, road_noise
 from models.engines.vad.silero import SileroVad
 from models.engines.vad.webrtc_gate import WebRtcGate
 from models.store.store import Store

@@ -29,9 +29,9 @@ from rich.table import Table
 from benchmarks.harness.paths import AUDIO
 from benchmarks.harness.report import Report, command_line, report_options
 from benchmarks.quality.scoring import Command, spoken_commands
+from hil.acoustics.noise import active_level, road_noise
 from hil.cabin import EchoPath, Loudspeaker, frames, heard
 from hil.judge import run_command
-from hil.noise import active_level, road_noise
 from models.engines.base import Audio
 from models.engines.vad.silero import SileroVad
 from models.engines.vad.webrtc_gate import WebRtcGate

@@ -26,8 +26,8 @@ from benchmarks.harness.paths import AUDIO
 from benchmarks.harness.report import command_line
 from benchmarks.quality.free_json import FreeJson, acting_freely
 from benchmarks.quality.scoring import Command, Score, spoken_commands, typed_commands
+from hil.acoustics.noise import mix, road_noise
 from hil.judge import Verdict, run_command
-from hil.noise import mix, road_noise
 from models.engines.base import Audio
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.parser import ParserEngine

@@ -23,8 +23,8 @@ from benchmarks.harness.front_end import LANGUAGES, RATE_HZ, FrontEnd
 from benchmarks.harness.report import command_line
 from benchmarks.quality.commands import NOISE_SEED
 from benchmarks.quality.commands_regression import RegressionCommand, load_regression
+from hil.acoustics.noise import mix, road_noise
 from hil.judge import run_command
-from hil.noise import mix, road_noise
 from models.engines.base import Audio
 from models.engines.tts.espeak import EspeakVoice, EspeakWorker
 from models.engines.tts.piper import PiperVoice

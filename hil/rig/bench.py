@@ -1,36 +1,37 @@
-"""Scenarios in this process: the whole chain under a profile, one after the other, the car put back between them."""
+"""Scenarios on a device under test, one after the other: stimulus, faults, repetitions, verdict."""
 
 from __future__ import annotations
 
 import os
 import platform
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import soxr
 
 from cockpit import __version__
-from cockpit.cli.talk import Talk, talking
 from cockpit.profile.load import load_profile
-from cockpit.runtime import NullSink
-from hil.noise import Audio, mix, road_noise
-from hil.rig.scenario import Loaded, Stimulus
+from hil.acoustics.noise import Audio
+from hil.acoustics.scene import heard
+from hil.dut.base import DeviceUnderTest
+from hil.faults.base import FaultUnavailable
+from hil.faults.timeline import Planned, Timeline
+from hil.rig.scenario import Loaded, Scenario
 from hil.rig.verdict import Outcome, Repetition, judge, outcome_of
-from models.errors import CockpitError, InputError
+from models.errors import CockpitError
 from models.store.fingerprint import onnxruntime_version
-from pipeline.audio.source import WavSource
 from pipeline.audio.wav import read_wav, write_wav
 from pipeline.frames import SAMPLE_RATE_HZ
-from pipeline.vehicle.signals import EmbeddedTree, Value
 
-_BEFORE_S, _AFTER_S = 0.3, 1.0
-"""Silence around words that a voice speaks, as the recordings have it."""
+_LOOK_S = 0.1
+_SETTLED_S = 2.0
+"""A driver who was told that he is heard again does not speak within the same breath."""
 
 
 @dataclass(slots=True)
@@ -85,15 +86,12 @@ def environment(profile: str) -> dict[str, Any]:
 
 
 class Bench:
-    """A started chain with its car. Made by `opened`."""
+    """Runs scenarios on one device under test, one after the other. folder: where the stimuli as heard are written."""
 
-    def __init__(self, talk: Talk, folder: Path) -> None:
-        self._talk = talk
+    def __init__(self, device: DeviceUnderTest, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.device = device
         self._folder = folder
-        backend = talk.assembly.parts.dialogue.toolbox.access.backend
-        if not isinstance(backend, EmbeddedTree):
-            raise InputError("scenarios set the car up and look at every signal: use a profile with backend embedded")
-        self._tree = backend
 
     def run(self, loaded: Loaded) -> Result:
         """Every repetition of one scenario. What goes wrong with the rig itself is an ERROR, not an exception."""
@@ -105,7 +103,7 @@ class Bench:
             wav = self._folder / f"{scenario.id}.wav"
             write_wav(wav, result.audio, SAMPLE_RATE_HZ)
             for _ in range(scenario.repetitions):
-                repetition = self._once(loaded, wav)
+                repetition = self._once(scenario, wav)
                 if repetition is None:
                     result.outcome = "TIMEOUT"
                     result.why = f"no answer within {scenario.timeout}"
@@ -114,56 +112,89 @@ class Bench:
                 result.repetitions.append(repetition)
             else:
                 result.outcome = outcome_of(result.repetitions)
+        except FaultUnavailable as error:
+            result.outcome, result.why = "SKIPPED", str(error)
         except (CockpitError, ValueError) as error:
             result.why = str(error)
         result.seconds = time.monotonic() - began
         return result
 
-    def _once(self, loaded: Loaded, wav: Path) -> Repetition | None:
-        runtime, profile = self._talk.runtime, self._talk.profile
-        self._prepare(loaded.scenario.before)
-        before = self._tree.snapshot()
-        known = {record.turn_id for record in runtime.turn_log.closed()}
-        runtime.listen(WavSource(wav, pace="realtime", frame_samples=profile.audio.frame_samples))
-        if not runtime.wait_idle(loaded.scenario.timeout.seconds):
+    def _once(self, scenario: Scenario, wav: Path) -> Repetition | None:
+        device = self.device
+        device.prepare(scenario)
+        planned = [
+            Planned(one.at.seconds, None if one.for_ is None else one.for_.seconds, partial(device.fault, one))
+            for one in scenario.faults
+        ]
+        timeline, watch = Timeline(planned), ModeWatch(device.modes)
+        timeline.start()
+        answer = device.hear(wav, scenario.timeout.seconds)
+        proofs = timeline.end()
+        recovered_s = watch.recovered_s(timeline.off_s, _recovery_s(scenario)) if planned else None
+        modes = watch.end()
+        if answer is None:
             return None
-        records = [record for record in runtime.turn_log.closed() if record.turn_id not in known]
-        after = self._tree.snapshot()
-        changed = {path: (before[path], value) for path, value in after.items() if value != before[path]}
-        self._talk.assembly.parts.dialogue.begin_anew()  # no repetition refers to the one before
-        return Repetition([record.as_json() for record in records], changed, after)
-
-    def _prepare(self, values: dict[str, Value]) -> None:
-        for path, signal in self._tree.signals.items():
-            self._tree.simulate(path, values.get(path, signal.initial))
+        repetition = Repetition(answer.turns, answer.changed, answer.after, proofs=proofs, modes=modes)
+        repetition.recovered_s = recovered_s
+        if scenario.after is not None:
+            time.sleep(_SETTLED_S)
+            later = device.hear(wav, scenario.timeout.seconds)
+            if later is None:
+                return None
+            repetition.later = Repetition(later.turns, later.changed, later.after)
+        return repetition
 
     def _stimulus(self, loaded: Loaded) -> tuple[Audio, float | None]:
-        scenario = loaded.scenario
-        wav = loaded.wav
-        speech = self._spoken(scenario.stimulus) if wav is None else read_wav(wav)
-        if scenario.noise is None:
-            return speech, None
-        noise = scenario.noise
-        return mix(speech, road_noise(len(speech), noise.seed, corner_hz=noise.corner_hz), noise.snr_db)
-
-    def _spoken(self, stimulus: Stimulus) -> Audio:
-        assert stimulus.say is not None
-        voice = self._talk.assembly.engines.voices.get(stimulus.language)
-        if voice is None:
-            raise InputError(f"the profile has no voice for {stimulus.language}")
-        with self._talk.assembly.engines.tts_turns.urgent():
-            parts = list(voice.synthesise(stimulus.say))
-        sound = np.concatenate([np.zeros(0, np.float32), *parts])
-        if not len(sound):
-            raise InputError(f"the voice has no sound for {stimulus.say!r}")
-        heard = soxr.resample(sound, voice.sample_rate_hz, SAMPLE_RATE_HZ).astype(np.float32)
-        silence = [np.zeros(round(seconds * SAMPLE_RATE_HZ), np.float32) for seconds in (_BEFORE_S, _AFTER_S)]
-        return np.concatenate([silence[0], heard, silence[1]])
+        scenario, wav = loaded.scenario, loaded.wav
+        said = scenario.stimulus
+        if wav is not None:
+            speech = read_wav(wav)
+        elif said.silence is not None:
+            speech = np.zeros(said.silence.samples(SAMPLE_RATE_HZ), np.float32)
+        else:
+            speech = self.device.speak(str(said.say), said.language)
+        cabin = None if scenario.cabin is None else scenario.cabin.path
+        return heard(speech, [noise.source for noise in scenario.noise], cabin)
 
 
-@contextmanager
-def opened(profile: str, folder: Path, *, quiet: bool = True) -> Iterator[Bench]:
-    """The chain of `profile`, warm. folder: where the stimuli as heard are written. Raises what assembling raises."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with talking(profile, NullSink(), None, quiet=quiet) as talk:
-        yield Bench(talk, folder)
+def _recovery_s(scenario: Scenario) -> float:
+    """How long to wait until all is well: somewhat more than the limit, so that a late one is told as late."""
+    limit = scenario.expect.recovers
+    return 5.0 if limit is None else limit.seconds + 5.0
+
+
+class ModeWatch:
+    """What a device lacks while something is done to it, beyond what it lacked before. Looks ten times a second."""
+
+    def __init__(self, modes: Callable[[], dict[str, str]]) -> None:
+        self._modes = modes
+        self._before = frozenset(modes())
+        self._seen: dict[str, str] = {}
+        self._lacking_s = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def recovered_s(self, since_s: float, timeout_s: float) -> float | None:
+        """Seconds from `since_s` until nothing was lacking any more; None where it still is after `timeout_s`."""
+        end_s = time.monotonic() + timeout_s
+        while self._new():
+            if time.monotonic() > end_s:
+                return None
+            time.sleep(_LOOK_S)
+        return max(0.0, self._lacking_s - since_s)
+
+    def end(self) -> dict[str, str]:
+        """Every mode that was seen, with its first reason."""
+        self._ended.set()
+        self._thread.join()
+        return dict(self._seen)
+
+    def _new(self) -> dict[str, str]:
+        return {name: reason for name, reason in self._modes().items() if name not in self._before}
+
+    def _run(self) -> None:
+        while not self._ended.wait(_LOOK_S):
+            for name, reason in self._new().items():
+                self._seen.setdefault(name, reason)
+                self._lacking_s = time.monotonic()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +16,10 @@ from hil.rig import report
 from hil.rig.scenario import Loaded, find
 from hil.rig.verdict import BAD
 from models.errors import StartupError
+
+if TYPE_CHECKING:  # a listing of scenarios loads no chain
+    from hil.dut.base import DeviceUnderTest
+    from hil.dut.service import RunningService
 
 app = typer.Typer(help="Run the rig's scenarios and report.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -37,11 +44,15 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep what --out holds of the same scenarios and profile; run the rest.")
     ] = False,
+    service: Annotated[
+        Path | None, typer.Option("--service", help="Drive the running cockpit serve on this socket instead.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Run scenarios in this process, one after the other, at the speed they are spoken.
+    """Run scenarios one after the other, at the speed they are spoken: in this process, those with faults of devices or
+    of the service in a process that the rig starts, or all of them on a running one (--service).
 
-    Exit code 1 when one is not PASS or MARGINAL. Ctrl-C ends the run; --resume goes on with it.
+    Exit code 1 when one fails, has an error or gets no answer. Ctrl-C ends the run; --resume goes on with it.
     """
     loaded = find(patterns or ())
     out = out.expanduser()
@@ -52,7 +63,7 @@ def run(
     except OSError as error:
         raise StartupError(f"{out} cannot be written ({error.strerror}): name another --out") from error
     rest = [one for one in loaded if one.digest not in kept]
-    rows = kept | (_run(rest, profile, out, list(kept.values()), quiet=json) if rest else {})
+    rows = kept | (_run(rest, profile, out, list(kept.values()), service, quiet=json) if rest else {})
     ordered = [rows[one.digest] for one in loaded]
     bad = [row for row in ordered if row["outcome"] in BAD]
     if json:
@@ -64,26 +75,57 @@ def run(
 
 
 def _run(
-    loaded: list[Loaded], profile: str, out: Path, before: list[dict[str, Any]], *, quiet: bool
+    loaded: list[Loaded], profile: str, out: Path, before: list[dict[str, Any]], service: Path | None, *, quiet: bool
 ) -> dict[str, dict[str, Any]]:
     """Results by digest; writes every file of the report. before: results that are kept of an earlier run."""
-    from hil.rig.bench import environment, opened
+    from hil.rig.bench import Bench, environment
 
-    env, rows, sounds = environment(profile), {}, {}
-    with opened(profile, out / "heard", quiet=quiet) as bench:
-        for number, one in enumerate(loaded, 1):
-            if not quiet:
-                typer.echo(f"{number}/{len(loaded)} {one.scenario.id} ... ", nl=False)
-            result = bench.run(one)
-            report.append(out, result, profile)
-            rows[one.digest] = result.as_json() | {"profile": profile}
-            sounds[one.scenario.id] = result.audio
-            if not quiet:
-                typer.echo(result.outcome + "".join(f"\n    {reason}" for reason in result.reasons))
-            every = [*before, *rows.values()]
-            report.write_junit(out / "junit.xml", every)
-            report.write_html(out / "report.html", every, sounds, env)
+    env, sounds = environment(profile), {}
+    rows: dict[str, dict[str, Any]] = {}
+    for open_device, group in _devices(loaded, profile, service, out, quiet=quiet):
+        with open_device() as device:
+            env.setdefault("devices under test", []).append(device.name)
+            bench = Bench(device, out / "heard")
+            for one in group:
+                if not quiet:
+                    typer.echo(f"{len(rows) + 1}/{len(loaded)} {one.scenario.id} ... ", nl=False)
+                result = bench.run(one)
+                report.append(out, result, profile)
+                rows[one.digest] = result.as_json() | {"profile": profile}
+                sounds[one.scenario.id] = result.audio
+                if not quiet:
+                    typer.echo(result.outcome + "".join(f"\n    {reason}" for reason in result.reasons))
+                every = [*before, *rows.values()]
+                report.write_junit(out / "junit.xml", every)
+                report.write_html(out / "report.html", every, sounds, env)
     return rows
+
+
+def _devices(
+    loaded: list[Loaded], profile: str, service: Path | None, out: Path, *, quiet: bool
+) -> Iterator[tuple[Callable[[], AbstractContextManager[DeviceUnderTest]], list[Loaded]]]:
+    """The devices under test that are needed, and what runs on each."""
+    from hil.dut import in_process, own_process
+    from hil.dut.service import RunningService
+
+    if service is not None:
+        yield partial(_closing, RunningService, service), loaded
+        return
+    here = [one for one in loaded if not one.scenario.own_process]
+    apart = [one for one in loaded if one.scenario.own_process]
+    if here:
+        yield partial(in_process.opened, profile, quiet=quiet), here
+    if apart:
+        yield partial(own_process.started, profile, out / "service.log"), apart
+
+
+@contextmanager
+def _closing(make: Callable[[Path], RunningService], socket: Path) -> Iterator[DeviceUnderTest]:
+    device = make(socket)
+    try:
+        yield device
+    finally:
+        device.close()
 
 
 def _kept(loaded: list[Loaded], out: Path, profile: str) -> dict[str, dict[str, Any]]:
@@ -109,8 +151,7 @@ def check(patterns: Patterns = None, json: JsonFlag = False) -> None:
 def list_(patterns: Patterns = None, json: JsonFlag = False) -> None:
     """List scenarios: id, requirement, what is said."""
     rows = [
-        (one.scenario.id, one.scenario.requirement or "-", str(one.scenario.stimulus.say or one.scenario.stimulus.wav))
-        for one in find(patterns or ())
+        (one.scenario.id, one.scenario.requirement or "-", one.scenario.stimulus.told) for one in find(patterns or ())
     ]
     if json:
         print_json({"scenarios": [dict(zip(("id", "requirement", "said"), row, strict=True)) for row in rows]})

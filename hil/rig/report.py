@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import jinja2
 import numpy as np
 
-from hil.noise import Audio, active_level
+from hil.acoustics.noise import Audio, active_level
 from hil.rig.bench import Result
 from hil.rig.verdict import BAD, OUTCOMES
 from models.errors import InputError, StartupError
@@ -65,14 +65,17 @@ def write_junit(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """JUnit XML: what is not PASS or MARGINAL is a failure, ERROR an error."""
     bad = [row for row in rows if row["outcome"] in BAD]
     errors = [row for row in bad if row["outcome"] == "ERROR"]
-    suite = ElementTree.Element(
-        "testsuite", name="cockpit hil", tests=str(len(rows)), failures=str(len(bad) - len(errors)),
-        errors=str(len(errors)), time=f"{sum(row['seconds'] for row in rows):.2f}",
-    )  # fmt: skip
+    suite = ElementTree.Element("testsuite", name="cockpit hil", tests=str(len(rows)))
+    suite.set("failures", str(len(bad) - len(errors)))
+    suite.set("errors", str(len(errors)))
+    suite.set("skipped", str(sum(row["outcome"] == "SKIPPED" for row in rows)))
+    suite.set("time", f"{sum(row['seconds'] for row in rows):.2f}")
     for row in rows:
         case = ElementTree.SubElement(
             suite, "testcase", name=row["id"], classname=row["requirement"] or "scenario", time=f"{row['seconds']:.2f}"
         )
+        if row["outcome"] == "SKIPPED":
+            ElementTree.SubElement(case, "skipped", message=_xml("; ".join(row["reasons"])))
         if row["outcome"] in BAD:
             kind = "error" if row["outcome"] == "ERROR" else "failure"
             told = "; ".join(row["reasons"])
@@ -99,7 +102,8 @@ def write_html(
 
 def _shown(row: Mapping[str, Any], sound: Audio | None) -> dict[str, Any]:
     """A row of the page: the result, and its pictures as numbers."""
-    turns = [turn for repetition in row["repetitions"] for turn in repetition["turns"]]
+    runs = [run for one in row["repetitions"] for run in (one, one.get("later")) if run is not None]
+    turns = [turn for run in runs for turn in run["turns"]]
     times = [turn["ms"]["first_audio"] for turn in turns if turn["ms"]["first_audio"] is not None]
     limit = row["limits_ms"].get("first_audio")
     return {
@@ -109,6 +113,17 @@ def _shown(row: Mapping[str, Any], sound: Audio | None) -> dict[str, Any]:
         "waterfall": _waterfall(turns, limit),
         "shares": _shares(times, limit),
         "turns": [{**turn, "called": _called(turn)} for turn in turns],
+        **_faults(row["repetitions"]),
+    }
+
+
+def _faults(repetitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What was done to the device, what it said of it, and its slowest recovery."""
+    recovered = [one["recovered_s"] for one in repetitions if one.get("recovered_s") is not None]
+    return {
+        "proofs": list(dict.fromkeys(proof for one in repetitions for proof in one.get("proofs", ()))),
+        "modes": list(dict.fromkeys(mode for one in repetitions for mode in one.get("modes", ()))),
+        "recovered_s": round(max(recovered), 1) if recovered else None,
     }
 
 

@@ -9,13 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
-from cockpit.profile.base import Flag, Section
+from cockpit.profile.base import Flag, OneOrMore, Section
 from cockpit.profile.units import Duration, between
 from hil import AUDIO
+from hil.acoustics.kinds import NoiseKind, Surface
+from hil.acoustics.rooms import Microphone, Mouth, Window
+from hil.acoustics.scene import CabinPath, NoiseSource
+from hil.faults.audio import MicrophoneFault
+from hil.faults.client import ClientFault
+from hil.faults.gpu import GpuFault
+from hil.faults.preloaded import DiskFault
+from hil.faults.process import ServiceFault
+from hil.faults.vehicle import VehicleFault
 from models.errors import ConfigError, InputError
 from pipeline.frames import Language
 from pipeline.vehicle.schemas import fault_of
@@ -35,28 +44,65 @@ class Stimulus(Section):
     """Of the file `wav`. Another file is an error of the run, not of the car."""
     say: Annotated[str, Field(min_length=1, max_length=400)] | None = None
     """Words instead of a recording, spoken by the profile's own voice, so that the ear is part of the test."""
+    silence: Annotated[Duration, between(Duration, "1s", "60s")] | None = None
+    """Nobody speaks for so long: whatever is understood was invented."""
     language: Language = "en"
     """Of `say`."""
 
     @model_validator(mode="after")
     def _one(self) -> Stimulus:
-        if (self.wav is None) == (self.say is None):
-            raise ValueError("name either wav or say")
+        if [self.wav, self.say, self.silence].count(None) != 2:
+            raise ValueError("name either wav or say or silence")
         if self.wav is None and self.sha256 is not None:
             raise ValueError("sha256 belongs to wav")
         return self
 
+    @property
+    def told(self) -> str:
+        """For people."""
+        return self.say or (f"silence, {self.silence}" if self.wav is None else str(self.wav))
+
 
 class Noise(Section):
-    """What is heard beside it."""
+    """What is heard beside it, made from a seed. See docs/hil.md."""
 
-    kind: Literal["road"] = "road"
-    """Tyres and wind, pink above `corner_hz`."""
+    kind: NoiseKind = "road"
     snr_db: Annotated[float, Field(ge=-10.0, le=60.0)]
-    """Active speech over noise, measured over the blocks that hold speech."""
-    corner_hz: Annotated[float, Field(ge=40.0, le=1000.0)] = 120.0
-    """From here on the noise falls: faster roads lie higher."""
+    """Active speech (ITU-T P.56) over the noise; where nobody speaks, speech at -26 dB below full scale is meant."""
+    speed: Annotated[float, Field(ge=0.0, le=250.0)] = 100.0
+    """Of road and engine: km/h."""
+    surface: Surface = "smooth"
+    """Of road: smooth, rough, cobbles or wet."""
+    level: Annotated[float, Field(ge=0.0, le=100.0)] = 50.0
+    """Of hvac and rain: the fan, the downpour, in percent."""
     seed: Annotated[int, Field(strict=True, ge=0)] = 1
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Noise:
+        of = {"speed": ("road", "engine"), "surface": ("road",), "level": ("hvac", "rain")}
+        for name, kinds in of.items():
+            if name in self.model_fields_set and self.kind not in kinds:
+                raise ValueError(f"{name} is of {' and '.join(kinds)}, not of {self.kind}")
+        return self
+
+    @property
+    def source(self) -> NoiseSource:
+        """The same, as it is made."""
+        return NoiseSource(self.kind, self.snr_db, self.seed, self.speed, self.surface, self.level)
+
+
+class CabinSection(Section):
+    """The way through the cabin: impulse responses that ship with the rig."""
+
+    mouth: Mouth = "driver"
+    window: Window = "closed"
+    """The driver's side window."""
+    microphone: Microphone = "left"
+    """One of the two in the roof console, or `both`: their sum."""
+
+    @property
+    def path(self) -> CabinPath:
+        return CabinPath(self.mouth, self.window, self.microphone)
 
 
 def _known_signals(values: dict[str, Scalar]) -> dict[str, Scalar]:
@@ -77,7 +123,9 @@ class Expected(Section):
     transcript: str | None = None
     """What is heard, compared without case and punctuation."""
     calls: tuple[dict[str, dict[str, Any]], ...] | None = None
-    """Exactly these calls, in order: `- set_window: {zone: driver, action: open, percent: 100}`. []: none at all."""
+    """Exactly these calls, in order: `- set_window: {zone: driver, action: set, value: 50}`. []: none at all."""
+    may_call: tuple[dict[str, dict[str, Any]], ...] | None = None
+    """Each of these may be called or not, and nothing else: what was torn may be understood, never misunderstood."""
     state: Signals = Field(default_factory=dict)
     """Signals afterwards, by VSS path."""
     unchanged: Flag = True
@@ -86,10 +134,20 @@ class Expected(Section):
     """Words of the reply, without case."""
     not_reply: tuple[str, ...] = ()
     """Words that the reply must not hold."""
+    failed: str | None = None
+    """The stage that may fail: a fault that costs the turn, and an apology for it, are then as expected."""
+    turns: Annotated[int, Field(strict=True, ge=0, le=100)] | None = None
+    """How many turns come of it; 0: nothing is heard as speech. Left out: at least one."""
+    unheard: Flag = False
+    """`true`: it is as well if nothing is heard as speech."""
+    mode: Mode | None = None
+    """What the process must say that it lacks while the fault is on."""
+    recovers: Annotated[Duration, between(Duration, "10ms", "600s")] | None = None
+    """How long after the last fault everything must be well again."""
 
     @model_validator(mode="after")
     def _calls_are_calls(self) -> Expected:
-        for call in self.calls or ():
+        for call in (*(self.calls or ()), *(self.may_call or ())):
             if len(call) != 1:
                 raise ValueError(f"one call has one tool: {call}")
             ((name, arguments),) = call.items()
@@ -97,6 +155,64 @@ class Expected(Section):
             if fault is not None:
                 raise ValueError(f"{name} {arguments}: {fault}")
         return self
+
+
+Mode = Literal[
+    "no_microphone", "no_speaker", "no_vehicle", "no_gpu", "tasks_paused", "stalled", "unvalidated", "standing_in",
+    "pcie_width", "pcie_generation", "pcie_replays", "gpu_lost", "hw_slowdown", "hw_thermal", "hw_power_brake",
+    "sw_power_cap", "sw_thermal", "gone",
+]  # fmt: skip
+"""What a process says that it lacks (docs/service.md), what its watch finds on the GPU, or that it does not answer."""
+
+
+class FaultEntry(Section):
+    """One fault of the timeline: when, for how long, and exactly one of the others."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    at: Annotated[Duration, between(Duration, "0ms", "600s")] = Duration.parse("0ms")
+    """From the first sample of the stimulus."""
+    for_: Annotated[Duration, between(Duration, "10ms", "600s")] | None = Field(default=None, alias="for")
+    """How long. Left out: until the stimulus is answered."""
+    microphone: MicrophoneFault | None = None
+    """`lost`: unplugged. `frames_stop`: silent. `xruns`: a third of it is lost. `drift`: its clock is 500 ppm fast."""
+    service: ServiceFault | None = None
+    """`killed`: SIGKILL and started again. `stopped`: SIGSTOP, then SIGCONT."""
+    vehicle: VehicleFault | None = None
+    """`fails`: writes are refused. `sticks`: they are taken and do nothing. `slow`: after `delay`. `gone`: no car."""
+    disk: DiskFault | None = None
+    """`full` (ENOSPC) or `io_error` (EIO), where the process keeps its state."""
+    clock: Duration | None = None
+    """By how much the day's clock jumps ahead."""
+    gpu: GpuFault | None = None
+    """What NVML shows: `pcie_x8`, `thermal`, `lost` or `nvml_gone` (it answers nothing)."""
+    client: ClientFault | None = None
+    """Of the API: `never_reads`, `garbage`, `half_request`, or a `crowd`."""
+    path: str | None = None
+    """Of `vehicle`: the only signal that lets down. Left out: every one."""
+    delay: Annotated[Duration, between(Duration, "1ms", "30s")] | None = None
+    """Of `vehicle: slow`."""
+
+    @model_validator(mode="after")
+    def _one(self) -> FaultEntry:
+        kinds = [name for name in FAULTS if getattr(self, name) is not None]
+        if len(kinds) != 1:
+            raise ValueError(f"one fault has one of {', '.join(FAULTS)}; here: {', '.join(kinds) or 'none'}")
+        if self.path is not None:
+            _known_signals({self.path: 0})
+        if self.path is not None and self.vehicle is None:
+            raise ValueError("path belongs to vehicle")
+        if (self.delay is None) == (self.vehicle == "slow"):
+            raise ValueError("delay belongs to vehicle: slow, which needs one")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Which of `FAULTS` it is."""
+        return next(name for name in FAULTS if getattr(self, name) is not None)
+
+
+FAULTS = ("microphone", "service", "vehicle", "disk", "clock", "gpu", "client")
 
 
 class Scenario(Section):
@@ -109,10 +225,17 @@ class Scenario(Section):
     about: str | None = None
     """One line for people."""
     stimulus: Stimulus
-    noise: Noise | None = None
+    noise: Annotated[tuple[Noise, ...], OneOrMore()] = ()
+    """One, or several at once."""
+    cabin: CabinSection | None = None
+    """Left out: the words are as they were recorded."""
     before: Signals = Field(default_factory=dict)
     """Signals that are set before each repetition."""
+    faults: tuple[FaultEntry, ...] = ()
+    """What goes wrong meanwhile."""
     expect: Expected = Expected()
+    after: Expected | None = None
+    """The stimulus is said once more when the faults are over; this must come of it."""
     limits: dict[Literal["endpoint", "asr", "llm_ttft", "llm", "tts_first", "first_audio"], Limit] = Field(
         default_factory=dict
     )
@@ -121,6 +244,26 @@ class Scenario(Section):
     """So near to a limit (as a share of it) a turn is MARGINAL."""
     repetitions: Annotated[int, Field(strict=True, ge=1, le=1000)] = 1
     timeout: Annotated[Duration, between(Duration, "1s", "600s")] = Duration.parse("60s")
+
+    @property
+    def own_process(self) -> bool:
+        """Whether it needs a process that the rig starts, with devices that the rig holds."""
+        return self.expect.mode is not None or any(fault.vehicle is None for fault in self.faults)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Scenario:
+        kinds = {fault.kind for fault in self.faults}
+        if self.expect.mode is not None and not self.faults:
+            raise ValueError("expect.mode is of a fault: give faults")
+        if "vehicle" in kinds and self.own_process:
+            raise ValueError("faults of the vehicle are made in the rig's own process, and the others are not")
+        if (self.expect.recovers is not None or self.after is not None) and not self.faults:
+            raise ValueError("recovers and after are of faults: give faults")
+        if self.own_process and (self.before or self.expect.state or (self.after and self.after.state)):
+            raise ValueError("a process of its own shows no signals: expect calls, not state, and leave before out")
+        if self.after is not None and (self.after.mode, self.after.recovers) != (None, None):
+            raise ValueError("mode and recovers stand in expect")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

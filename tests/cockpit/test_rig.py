@@ -10,6 +10,7 @@ from cockpit.assemble import Assembly
 from cockpit.cli.talk import Talk
 from cockpit.profile.load import load_profile
 from cockpit.runtime import Runtime
+from hil.dut.in_process import InProcess
 from hil.rig.bench import Bench, environment
 from hil.rig.scenario import load
 from pipeline.frames import SAMPLE_RATE_HZ
@@ -21,7 +22,7 @@ ROOF = "Vehicle.Cabin.Sunroof.Position"
 @pytest.fixture
 def bench(runtime: Runtime, assembly: Assembly, tmp_path: Path) -> Bench:
     loaded = load_profile("cpu")
-    return Bench(Talk(runtime, assembly, loaded.profile, loaded.registry), tmp_path)
+    return Bench(InProcess(Talk(runtime, assembly, loaded.profile, loaded.registry)), tmp_path)
 
 
 def test_a_scenario_finds_what_the_car_did_and_puts_it_back(bench: Bench, tmp_path: Path) -> None:
@@ -56,10 +57,12 @@ def test_what_the_rig_lacks_is_an_error_and_not_a_verdict(bench: Bench, tmp_path
     file = tmp_path / "one.yaml"
     file.write_text("id: one-two\nstimulus: {say: 打开天窗, language: zh}\n")
     loaded = load(file)
-    voices = bench._talk.assembly.engines.voices
+    assert isinstance(bench.device, InProcess)
+    engines = bench.device.talk.assembly.engines
+    voices = engines.voices
     missing = {name: voice for name, voice in voices.items() if name != "zh"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(bench._talk.assembly.engines), "voices", property(lambda _self: missing))
+        patch.setattr(type(engines), "voices", property(lambda _self: missing))
         result = bench.run(loaded)
     assert (result.outcome, result.why) == ("ERROR", "the profile has no voice for zh")
 

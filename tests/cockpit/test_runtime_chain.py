@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from cockpit.assemble import Assembly, assemble
 from cockpit.profile.load import load_profile
 from cockpit.runtime import SWITCH_S, Edges, NullSink, Runtime, Sink
-from hil.noise import road_noise
+from hil.acoustics.noise import road_noise
 from models.errors import ConfigError, ModelMissing
 from models.store.registry import load_registry
 from models.store.store import Store

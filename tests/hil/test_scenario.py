@@ -26,7 +26,11 @@ def test_what_ships_is_good_and_named_after_its_file() -> None:
     assert len(shipped) >= 6
     assert all(one.file.stem == one.scenario.id for one in shipped)
     assert {one.scenario.stimulus.wav is None for one in shipped} == {True, False}
-    assert [one.scenario.id for one in find(["window-*"])] == ["window-halfway", "window-in-road-noise"]
+    assert [one.scenario.id for one in find(["window-*"])] == [
+        "window-from-the-rear",
+        "window-halfway",
+        "window-in-road-noise",
+    ]
 
 
 def test_the_digest_is_of_the_file_and_the_recording(tmp_path: Path) -> None:
@@ -47,7 +51,7 @@ def test_the_digest_is_of_the_file_and_the_recording(tmp_path: Path) -> None:
         ("id: good-one\nstimulus: {say: hello, sha256: " + "f" * 64 + "}\n", "sha256 belongs to wav"),
         (GOOD + "limits: {first_audio: 800}\n", "limits.first_audio"),
         (GOOD + "limits: {first_sound: 800ms}\n", "limits.first_sound"),
-        (GOOD + "noise: {snr_db: 90}\n", "noise.snr_db"),
+        (GOOD + "noise: {snr_db: 90}\n", "snr_db: Input should"),
         (GOOD + "expect: {state: {Vehicle.Cabin.Sunroof.Positio: 1}}\n", "did you mean Vehicle.Cabin.Sunroof.Position"),
         (GOOD + "expect: {calls: [{set_window: {zone: driver}}]}\n", "set_window"),
         (GOOD + "repetitions: 0\n", "repetitions"),
@@ -82,3 +86,30 @@ def test_patterns_that_find_nothing_and_ids_used_twice(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the id good-one is that of"):
         find([str(tmp_path)])
     assert len(find([str(SHIPPED / "window-halfway.yaml"), "window-halfway"])) == 1, "one file named twice is one"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("faults: [{microphone: lost, disk: full}]\n", "one fault has one of"),
+        ("faults: [{at: 1s}]\n", "one fault has one of"),
+        ("faults: [{vehicle: slow}]\n", "delay belongs to vehicle: slow"),
+        ("faults: [{vehicle: fails, path: Vehicle.Nothing}]\n", "no signal Vehicle.Nothing"),
+        ("faults: [{gpu: lost, path: Vehicle.Speed}]\n", "path belongs to vehicle"),
+        ("faults: [{vehicle: gone}, {gpu: lost}]\n", "the rig's own process"),
+        ("faults: [{gpu: lost}]\nexpect: {state: {Vehicle.Speed: 1}}\n", "shows no signals"),
+        ("expect: {recovers: 1s}\n", "are of faults"),
+        ("expect: {mode: gone}\n", "is of a fault"),
+        ("noise: {kind: rain, speed: 50, snr_db: 5}\n", "speed is of road and engine"),
+        ("cabin: {mouth: boot}\n", "cabin.mouth"),
+    ],
+)
+def test_faults_noise_and_cabin_are_checked_too(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=r"one\.yaml") as caught:
+        load(written(tmp_path, GOOD + text))
+    assert told in str(caught.value)
+
+
+def test_where_a_scenario_runs_follows_from_its_faults(tmp_path: Path) -> None:
+    for text, own in (("faults: [{vehicle: gone}]", False), ("faults: [{gpu: lost}]", True), ("", False)):
+        assert load(written(tmp_path, GOOD + text)).scenario.own_process is own

@@ -73,3 +73,37 @@ def test_limits_and_their_margin() -> None:
     assert not good.near
     assert faults({}, repetition({}), limits={"asr": "1s"}) == ["asr has a limit of 1s, but did not run"]
     assert [outcome_of(runs) for runs in ([good], [good, near], [near, slow])] == ["PASS", "MARGINAL", "FAIL"]
+
+
+def test_faults_are_expected_or_not() -> None:
+    expect = {"mode": "no_microphone", "recovers": "2s", "failed": "microphone", "calls": []}
+    more = {"faults": [{"microphone": "lost"}]}
+
+    def degraded(modes: dict[str, str], recovered_s: float | None) -> Repetition:
+        run = repetition({}, failed="microphone")
+        run.proofs, run.modes, run.recovered_s = ["microphone lost: withheld"], modes, recovered_s
+        return run
+
+    as_expected = degraded({"no_microphone": "unplugged"}, 1.0)
+    assert faults(expect, as_expected, **more) == []
+    assert outcome_of([as_expected]) == "DEGRADED-AS-EXPECTED"
+    assert faults(expect, degraded({}, 1.0), **more) == ["it never said no_microphone; it said that all is well"]
+    assert faults(expect, degraded({"no_microphone": ""}, 3.0), **more) == ["it was well again after 3.0 s, limit 2s"]
+    assert faults(expect, degraded({"no_microphone": ""}, None), **more) == ["it was not well again within 2s"]
+
+
+def test_what_is_said_afterwards_is_judged_too() -> None:
+    run = repetition({})
+    run.later = repetition({})
+    fault = faults({}, run, faults=[{"vehicle": "gone"}], after={"state": {WINDOW: 40}})
+    assert fault == [f"afterwards: {WINDOW} is 50.0, not 40"]
+
+
+def test_torn_words_may_be_understood_and_not_misunderstood() -> None:
+    assert faults({"may_call": [CALL]}, repetition({ROOF: (0, 100)}, (CALL,))) == []
+    assert faults({"may_call": [CALL]}, repetition({})) == []
+    wrong = {"set_sunroof": {"position": "tilted"}}
+    assert "none of" in faults({"may_call": [CALL]}, repetition({}, (wrong,)))[0]
+    assert faults({"turns": 0}, Repetition([], {}, {})) == []
+    assert "1 turns came of it" in faults({"turns": 0}, repetition({}))[0]
+    assert faults({"unheard": True}, Repetition([], {}, {})) == []

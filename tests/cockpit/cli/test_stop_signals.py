@@ -14,6 +14,7 @@ import pytest
 
 from cockpit import stop_signals
 from cockpit.profile.load import load_profile
+from hil.virtual import AUDIO as AUDIO_DEVICES
 from tests.support.paths import AUDIO, ROOT, short_folder
 from tests.support.waiting import until
 
@@ -38,7 +39,7 @@ class Child:
         self.socket = folder / "control.sock"
         self.stderr = folder / "stderr"
         self.stdout = folder / "stdout"
-        paths = [str(ROOT / "tests" / "support" / "fake_device"), str(ROOT)]
+        paths = [str(AUDIO_DEVICES), str(ROOT)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "O3CTL_SOCKET": str(self.socket)}
         environment.pop("FAKE_MIC", None)
         if mic is not None:

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from ruamel.yaml import YAML
 
-from hil.noise import active_level, mix, road_noise
+from hil.acoustics.noise import active_level, mix, road_noise
 from models.build.silero import build_silero
 from models.engines.vad.silero import SileroVad
 from models.engines.vad.webrtc_gate import WebRtcGate

@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+from hil.virtual import AUDIO as AUDIO_DEVICES
 from tests.support.paths import ROOT
 
 START_S = 300.0
@@ -74,7 +75,7 @@ class ServedProcess:
         self.control = folder / "o3.sock"
         self.api = folder / "api.sock"
         self._log = folder / "log"
-        paths = [str(ROOT / "tests" / "support" / "fake_device"), str(ROOT)]
+        paths = [str(AUDIO_DEVICES), str(ROOT)]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from hil.acoustics.level import active_speech_level
+
 Audio = NDArray[np.float32]
 
 RATE_HZ = 16_000
-_BLOCK_SAMPLES = 160
-_ACTIVE_BELOW_PEAK_DB = 30.0
 
 
 def road_noise(samples: int, seed: int, *, corner_hz: float = 120.0) -> Audio:
@@ -34,13 +34,8 @@ def road_noise(samples: int, seed: int, *, corner_hz: float = 120.0) -> Audio:
 
 
 def active_level(samples: Audio) -> float:
-    """RMS over the 10 ms blocks that hold speech (within 30 dB of the loudest block); 0.0 for silence."""
-    blocks = samples[: len(samples) - len(samples) % _BLOCK_SAMPLES].reshape(-1, _BLOCK_SAMPLES).astype(np.float64)
-    if not len(blocks):
-        return 0.0
-    power = np.mean(blocks**2, axis=1)
-    active = power[power > power.max() * 10.0 ** (-_ACTIVE_BELOW_PEAK_DB / 10.0)]
-    return float(np.sqrt(active.mean())) if len(active) else 0.0
+    """RMS while somebody speaks, by ITU-T P.56 (see hil.acoustics.level); 0.0 for silence."""
+    return active_speech_level(samples)[0]
 
 
 def mix(speech: Audio, noise: Audio, snr_db: float) -> tuple[Audio, float]:

@@ -4,12 +4,16 @@ once and then silence, and a speaker that takes everything at its own pace. Foun
 FAKE_AUDIO names a folder through which a test acts while the child runs: a `NAME.wav` that appears there is what the
 microphone hears next, and is gone once it is heard; while `no-input` or `no-output` is there, that device is not:
 streams stop delivering, and none can be opened. `name` holds what the devices are called, read when PortAudio begins.
+What the microphone was to hear meanwhile is gone, as in a car. While `frames-stop` is there, the microphone can be
+opened and delivers nothing; while `xruns` is there, it loses every third block (and says so); `drift` holds by how many
+ppm its clock is fast. `counters` is where it says what it withheld, lost and refused, and how far its clock is ahead.
 
 FAKE_ECHO is the loudness at which the microphone hears what the speaker plays, through `hil.cabin`; unset: not at all.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -38,6 +42,30 @@ def _name() -> str:
     return file.read_text().strip() if file.exists() else "fake"
 
 
+class _Counters:
+    """What the faults did, for who wants to know whether they were on. withheld, lost: blocks of the microphone;
+    refused: streams that could not be opened; ahead_ns: of the microphone's clock.
+    """
+
+    def __init__(self) -> None:
+        self._values = {"blocks": 0, "withheld": 0, "lost": 0, "refused": 0, "ahead_ns": 0}
+        self._lock = threading.Lock()
+        self._written_s = 0.0
+
+    def add(self, name: str, by: int = 1) -> None:
+        with self._lock:
+            self._values[name] += by
+            now_s = time.monotonic()
+            if now_s - self._written_s > 0.1 and _FOLDER.is_dir():
+                self._written_s = now_s
+                part = _FOLDER / "counters.part"
+                part.write_text(json.dumps(self._values))
+                part.rename(_FOLDER / "counters")
+
+
+_COUNTERS = _Counters()
+
+
 class _PortAudio:
     """What it knows of the devices since it began."""
 
@@ -62,12 +90,14 @@ def query_devices(device: Any = None, kind: str | None = None) -> Any:
     if kind is None:
         return [] if _absent("input") and _absent("output") else [known]
     if _absent(kind) or device not in (None, _PortAudio.name):
+        _COUNTERS.add("refused")
         raise PortAudioError(f"Error querying device {device}")
     return known
 
 
 class _Status:
-    input_overflow = False
+    def __init__(self, input_overflow: bool = False) -> None:
+        self.input_overflow = input_overflow
 
 
 class _Air:
@@ -133,18 +163,27 @@ class _Stream:
         self.close()
 
     def _run(self) -> None:
-        begin_s, blocks = time.monotonic(), 0
+        due_s = time.monotonic()
         self._position = 0 if _AIR is None else _AIR.now()
         while not self._ended.is_set():
-            blocks += 1
-            late_s = time.monotonic() - (begin_s + blocks * BLOCK / RATE_HZ)
+            due_s += BLOCK / RATE_HZ - self._ahead_s()
+            late_s = time.monotonic() - due_s
             if late_s > 0.2:  # what a device loses while its process is stopped
-                begin_s += late_s
+                due_s += late_s
                 self._position += round(late_s * RATE_HZ)
             self._ended.wait(max(0.0, -late_s))
             self._position += BLOCK
-            if not _absent(self.kind):
+            if _absent(self.kind):
+                self._skip()
+            else:
                 self._block()
+
+    def _ahead_s(self) -> float:
+        """By how much the next block comes early."""
+        return 0.0
+
+    def _skip(self) -> None:
+        """A block that is not delivered."""
 
     def _block(self) -> None:
         raise NotImplementedError
@@ -165,9 +204,37 @@ class InputStream(_Stream):
         self._taken = 0
         self._heard: Path | None = None
         self._blocks = 0
+        self._overflowed = False
+
+    def close(self) -> None:
+        super().close()
+        if self._heard is not None:  # it was being said; nobody says it again
+            self._heard.unlink(missing_ok=True)
+
+    def _ahead_s(self) -> float:
+        try:
+            ppm = float((_FOLDER / "drift").read_text())
+        except (OSError, ValueError):
+            return 0.0
+        ahead_s = BLOCK / RATE_HZ * ppm * 1e-6
+        _COUNTERS.add("ahead_ns", round(ahead_s * 1e9))
+        return ahead_s
+
+    def _skip(self) -> None:
+        self._taken += BLOCK
+        _COUNTERS.add("withheld")
 
     def _block(self) -> None:
         self._blocks += 1
+        _COUNTERS.add("blocks")
+        if (_FOLDER / "frames-stop").exists():
+            self._skip()
+            return
+        if self._blocks % 3 == 0 and (_FOLDER / "xruns").exists():
+            self._taken += BLOCK
+            self._overflowed = True
+            _COUNTERS.add("lost")
+            return
         if self._taken >= len(self._samples) and self._blocks % 10 == 0:
             self._next_file()
         block = np.zeros((BLOCK, 1), np.float32)
@@ -176,7 +243,8 @@ class InputStream(_Stream):
         self._taken += BLOCK
         if _AIR is not None:
             block[:, 0] = np.clip(block[:, 0] + _AIR.heard(self._position - BLOCK, BLOCK), -1.0, 1.0)
-        self._callback(block, BLOCK, None, _Status)
+        overflowed, self._overflowed = self._overflowed, False
+        self._callback(block, BLOCK, None, _Status(overflowed))
 
     def _next_file(self) -> None:
         if self._heard is not None:

@@ -1,0 +1,1 @@
+"""Devices under test: what a scenario is said to."""

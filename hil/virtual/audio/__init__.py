@@ -1,0 +1,1 @@
+"""Stands in for the sounddevice package: a microphone and a speaker."""

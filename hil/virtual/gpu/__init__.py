@@ -1,0 +1,1 @@
+"""Stands in for nvidia-ml-py: one GPU as NVML shows it."""

@@ -1,0 +1,1 @@
+"""Noise, levels and the cabin."""

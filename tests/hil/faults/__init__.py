@@ -1,0 +1,1 @@
+"""Faults that the rig injects, each seen from its far side."""
