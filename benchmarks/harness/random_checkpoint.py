@@ -30,7 +30,7 @@ class RandomCheckpoint(Checkpoint):
         self._random = np.random.default_rng(1)
 
     def has(self, name: str) -> bool:
-        return not name.startswith("output.")
+        return not name.startswith(("output.", "rope_freqs.")) and not name.endswith(("q_norm.weight", "k_norm.weight"))
 
     def values(self, name: str) -> NDArray[np.float32]:
         s, kv = SHAPE, SHAPE.kv_heads * SHAPE.head_dim

@@ -117,6 +117,8 @@ class DecoderGraph:
         s = self.shape
         theta = GEMMA_LOCAL_THETA if s.sliding(layer) else s.rope_theta
         inverse = 1.0 / theta ** (np.arange(0, s.head_dim, 2, dtype=np.float32) / np.float32(s.head_dim))
+        if self.checkpoint.has("rope_freqs.weight"):  # Llama 3's longer context
+            inverse = inverse / self.checkpoint.values("rope_freqs.weight")
         angles = np.outer(np.arange(s.context, dtype=np.float32), inverse.astype(np.float32))
         kind = f"{theta:.0f}"
         cos, sin = (wave(angles).astype(self.dtype, copy=False) for wave in (np.cos, np.sin))
@@ -130,7 +132,7 @@ class DecoderGraph:
             values = np.concatenate([self.checkpoint.values(f"{blk}attn_{p}.bias") for p in "qkv"])
             bias = self.e.weight(f"{blk}attn_qkv.bias", values.astype(self.dtype, copy=False))
         query, key, value = self._linear(x, names, bias), "", ""
-        if s.gemma:
+        if self.checkpoint.has(f"{blk}attn_q_norm.weight"):  # Gemma 3, Qwen3
             sizes = self.e.ints(s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim)
             query, key, value = self.e.op("Split", query, sizes, outputs=3, axis=-1)
             query = self._head_norm(query, s.heads, f"{blk}attn_q_norm.weight")

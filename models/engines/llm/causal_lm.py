@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -16,6 +16,7 @@ from models.engines.llm.chat import ChatTemplate
 from models.engines.llm.cpu import CpuLm
 from models.engines.llm.cpu_arena import SharedStatus
 from models.engines.llm.device import DeviceLm
+from models.engines.llm.hybrid.cpu import HybridCpuLm
 from models.engines.llm.memory import LOGIT_ROWS, Sizes
 from models.engines.llm.session import DEFAULT_CHUNK, Body, Head, LmSession
 from models.engines.llm.tokenizer import TextTokenizer
@@ -33,7 +34,10 @@ DEVICE_SUFFIXES = {"f16": "-f16", "f32-device": "-f32-device"}
 
 @dataclass(frozen=True, slots=True)
 class LmConfig:
-    """What config.json of a built model says; written by models/build/llm.py. quant: which kind of graphs it holds."""
+    """What config.json of a built model says; written by models/build/llm.py. quant: which kind of graphs it holds.
+
+    layers: those with keys and values. state_layers, state_shapes: those with recurrent states, and one text's of each.
+    """
 
     architecture: str
     quant: str
@@ -50,6 +54,8 @@ class LmConfig:
     add_bos: bool
     chat_template: bool
     rms_epsilon: float | None = None
+    state_layers: int = 0
+    state_shapes: dict[str, list[int]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> LmConfig:
@@ -177,7 +183,7 @@ class CausalLM:
         runtime: Runtime
         if placements is None:
             cache = (slots + batch, config.kv_heads, context_tokens, config.head_dim)
-            runtime = CpuLm.load(model_dir, threads=threads, layers=config.layers, cache_shape=cache, block=batch)
+            runtime = _on_cpu(model_dir, config, threads, cache, batch)
         else:
             sizes = Sizes(
                 layers=config.layers,
@@ -264,6 +270,22 @@ class CausalLM:
         if self._runtime.lanes:
             self.head.best(session.hidden(), np.array(filler[:2], np.int64))
         session.close()
+
+
+def _on_cpu(
+    model_dir: Path, config: LmConfig, threads: int, cache_shape: tuple[int, int, int, int], block: int
+) -> CpuLm:
+    if not config.state_layers:
+        return CpuLm.load(model_dir, threads=threads, layers=config.layers, cache_shape=cache_shape, block=block)
+    return HybridCpuLm.load_hybrid(
+        model_dir,
+        threads=threads,
+        layers=config.layers,
+        cache_shape=cache_shape,
+        block=block,
+        state_layers=config.state_layers,
+        state_shapes=config.state_shapes,
+    )
 
 
 def _check_kind(model_dir: Path, config: LmConfig, on_device: bool) -> None:

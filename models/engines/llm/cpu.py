@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from models.engines.llm.cpu_arena import CpuArena, SharedStatus
 from models.engines.llm.head import F32, LmHead
+from models.engines.llm.hybrid.states import Snapshot
 from models.engines.llm.session import Body, Rows, Step
 from models.engines.llm.shared_rows import SharedBeginning
 from models.engines.placement import CpuPlacement
@@ -188,6 +189,15 @@ class CpuBody:
     def write_rows(self, rows: Rows, start: int) -> None:
         self._lm.arena.own(self.slot, start)
         self.rows[:, :, start : start + rows.shape[2]] = rows
+
+    def resumable(self, count: int) -> int:
+        return count
+
+    def snapshots(self, count: int) -> tuple[Snapshot, ...]:
+        return ()
+
+    def take_snapshots(self, snapshots: tuple[Snapshot, ...]) -> None:
+        """Nothing: keys and values are all there is."""
 
     def drop_rows(self) -> None:
         self._lm.arena.give_back(self.slot)

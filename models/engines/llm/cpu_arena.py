@@ -79,7 +79,8 @@ class CpuArena:
         does not give the address space.
         """
         slots, kv_heads, capacity, head_dim = shape
-        whole = (2 * layers, slots, kv_heads, padded_rows(capacity), head_dim)
+        pages = PAGE_BYTES // math.gcd(PAGE_BYTES, head_dim * 4)  # rows of a head that fill whole pages
+        whole = (2 * layers, slots, kv_heads, -(-padded_rows(capacity) // pages) * pages, head_dim)
         size_bytes = int(np.prod(whole, dtype=np.int64)) * 4
         try:
             memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)

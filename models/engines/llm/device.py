@@ -17,6 +17,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from models.engines.llm.head import F32, Ids
+from models.engines.llm.hybrid.states import Snapshot
 from models.engines.llm.memory import ID_BYTES, LOGIT_ROWS, KvArena, Scratch, Sizes, padded_rows
 from models.engines.llm.session import Body, Rows, Step
 from models.engines.llm.shared_rows import NOTHING_SHARED, SharedBeginning
@@ -366,6 +367,15 @@ class DeviceBody:
         for buffer, values in zip(heads, parts, strict=True):
             write(buffer, values)
         self._lm.wait()
+
+    def resumable(self, count: int) -> int:
+        return count
+
+    def snapshots(self, count: int) -> tuple[Snapshot, ...]:
+        return ()
+
+    def take_snapshots(self, snapshots: tuple[Snapshot, ...]) -> None:
+        """Nothing: keys and values are all there is."""
 
     def drop_rows(self) -> None:
         """Nothing: the arena keeps its memory."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from models.engines.base import TokenConstraint, never_cancelled
 from models.engines.llm.head import F32, Ids
+from models.engines.llm.hybrid.states import Snapshot
 from models.engines.llm.shared_rows import NOTHING_SHARED, SharedBeginning
 from models.engines.preemption import RunEnded
 from models.errors import InputError
@@ -88,6 +89,20 @@ class Body(Protocol):
         """Nothing that is cached is needed any more: memory that only held it may go."""
         ...
 
+    def resumable(self, count: int) -> int:
+        """Up to where what is cached of the first `count` tokens can be gone on from: all of it, but of a model with
+        recurrent states the last place whose states are kept.
+        """
+        ...
+
+    def snapshots(self, count: int) -> tuple[Snapshot, ...]:
+        """The recurrent states that are kept of the first `count` tokens."""
+        ...
+
+    def take_snapshots(self, snapshots: tuple[Snapshot, ...]) -> None:
+        """Keep states that another text, or this one before it was parked, had after the same tokens."""
+        ...
+
     def run(self, tokens: list[int], position: int, *, every_row: bool) -> Hidden:
         """Compute `tokens`, the first of them at `position`; everything before it is in the cache already.
 
@@ -123,11 +138,12 @@ class ParkedText:
     tokens: tuple[int, ...]
     rows: Rows
     shared: SharedBeginning = NOTHING_SHARED
+    states: tuple[Snapshot, ...] = ()
 
     @property
     def size_bytes(self) -> int:
         """What nobody but this one needs."""
-        return self.rows.nbytes
+        return self.rows.nbytes + sum(each.size_bytes for each in self.states)
 
 
 class Head(Protocol):
@@ -262,7 +278,8 @@ class LmSession:
         """A copy in host memory of the first `count` tokens that are cached, or of all."""
         kept = min(self._cached, len(self._tokens), self._cached if count is None else count)
         shared = self.body.shared(kept)
-        return ParkedText(tuple(self._tokens[:kept]), self.body.read_rows(kept, shared.rows), shared)
+        rows = self.body.read_rows(kept, shared.rows)
+        return ParkedText(tuple(self._tokens[:kept]), rows, shared, self.body.snapshots(kept))
 
     def share(self, count: int) -> int:
         """Store what is cached of the first `count` tokens once for several texts, where the device can. Returns for
@@ -301,6 +318,8 @@ class LmSession:
             return True
 
         self._take_in(wanted, copy, at_boundary)
+        held = self.shares(wanted)
+        self.body.take_snapshots(tuple(each for each in parked.states if each.position <= held))
         return self.shares(tokens)
 
     def _take_in(self, wanted: list[int], copy: Callable[[int, int], bool], at_boundary: Callable[[], None]) -> None:
@@ -384,11 +403,13 @@ class LmSession:
     @property
     def missing(self) -> int:
         """Tokens that must be computed before the next one can be chosen; 0: `last_hidden` is there."""
-        return 0 if self._hidden is not None else max(1, len(self._tokens) - self._cached)
+        if self._hidden is not None:
+            return 0
+        return max(1, len(self._tokens) - self.body.resumable(self._cached))
 
     def compute(self, at_most: int) -> None:
         """One run over up to `at_most` (two or more) of the missing tokens. Raises RunEnded: do it again."""
-        start = min(self._cached, len(self._tokens) - 1)
+        start = self.body.resumable(min(self._cached, len(self._tokens) - 1))
         count = len(self._tokens) - start
         if count > at_most:  # what is left must not be a single row either: see `begin`
             count = at_most if count - at_most > 1 else at_most - 1
@@ -493,7 +514,7 @@ class LmSession:
         """Guess what follows, verify it in one run, and yield what the model says: the guesses it agrees with and the
         token after them. Returns how many (0: nothing to guess from), or None when the text has ended.
         """
-        if self._hidden is not None or self._cached != len(self._tokens) - 1:
+        if self._hidden is not None or len(self._tokens) - self.body.resumable(self._cached) != 1:
             return 0  # what comes next is known already, or more than one token is missing
         guesses = propose(self._tokens, min(self.draft_tokens, room - 1))
         if not guesses:
@@ -568,12 +589,14 @@ class LmSession:
         """Compute what `tokens` has and the cache has not; `_hidden` is then the last token's."""
         if self._hidden is None and self._cached == len(self._tokens):
             self._cached -= 1
+        self._cached = self.body.resumable(self._cached)
         while self._cached < len(self._tokens):
             at_boundary()
             if cancelled():
                 return
             if not self._cached and self._kept is not None:
                 self._begin_as_kept(self._kept)
+            self._cached = self.body.resumable(self._cached)
             part = self._tokens[self._cached : self._cached + chunk]
             try:
                 self._hidden = self._run(part, every_row=False)

@@ -1,0 +1,1 @@
+"""Language models whose layers keep a state beside keys and values (Mamba-2)."""
