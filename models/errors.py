@@ -74,6 +74,10 @@ class NotValidated(ModelUnusable):
     """A model is built as it should be, but was not seen to work on this machine as it is now."""
 
 
+class PackRefused(StartupError):
+    """A pack of models, or a signature beside a model, is not taken. What was there before is kept."""
+
+
 class DeviceUnavailable(StartupError):
     """The audio or compute device that was asked for is not there, or cannot be used as asked."""
 

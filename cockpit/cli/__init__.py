@@ -57,6 +57,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("places", "cockpit.cli.places:app", "Index a place file, and try what a name finds.", group=True),
     Command("manual", "cockpit.cli.manual:app", "Build an owner's manual, and try what a question finds.", group=True),
     Command("models", "cockpit.cli.models:app", "Fetch, list, build and verify model weights.", group=True),
+    Command("pack", "cockpit.lifecycle.pack_commands:app", "Packs of models for a head unit offline.", group=True),
     Command("adapt", "cockpit.cli.adapt:app", "Train the adapters of models, on the bench.", group=True),
     Command("hil", "hil.rig.command:app", "Run the rig's scenarios and report.", group=True),
     Command("kernels", "cockpit.cli.kernels:app", "Compile the GPU kernels for the device here.", group=True),

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from cockpit.arbiter.config import ArbiterConfig
 from cockpit.arbiter.lanes import plan_lanes
 from cockpit.device.base import LaneSpec, open_device
+from cockpit.lifecycle.trust import untrusted_models
 from cockpit.profile.load import LoadedProfile
 from cockpit.profile.runnable import DISTRIBUTION, Finding, findings
 from cockpit.scheduling.measured_memory import measured_peaks
@@ -36,6 +37,8 @@ def all_findings(loaded: LoadedProfile, store: Store) -> Iterator[Finding]:
     for name, reason in store.unvalidated_all(profile.model_names).items():
         detail = f"serve and listen refuse it: {reason}"
         yield Finding(f"validation {name}", "note", detail, f"run: {store.validation_remedy(name)}")
+    for name, reason in untrusted_models(store, profile).items():
+        yield Finding(f"signature {name}", "note", reason, "install a signed pack: docs/pack.md")
     if loaded.arbiter is not None:
         yield from lanes(profile.device, loaded.arbiter)
 

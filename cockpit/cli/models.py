@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cockpit.cli.output import JsonFlag, print_json, print_table, size_text
 from cockpit.cli.progress import bars, steps
 from cockpit.cli.values import model_values, profile_values
-from cockpit.lifecycle import commands, track_commands
+from cockpit.lifecycle import commands, pack_commands, track_commands
 from cockpit.lifecycle import refresh as refreshing
 from cockpit.lifecycle.child import Outcome
+from cockpit.lifecycle.trust import trusted_keys
 from cockpit.lifecycle.validate import accept_new, validatable
 from models.errors import FingerprintMismatch, InputError, ModelMissing, NotValidated, StartupError
 from models.store.fetch import Origins, configured_origins
+from models.store.manifest import SIGNATURE
 from models.store.registry import ModelEntry
-from models.store.store import Store
+from models.store.store import Store, StoreFault
+
+if TYPE_CHECKING:
+    from cockpit.profile.sections import Profile
 
 app = typer.Typer(help="Fetch, build, validate and verify models.", no_args_is_help=True, rich_markup_mode=None)
 app.command("hash")(commands.hash_models)
 app.command("validate")(commands.validate_models)
+app.command("sign")(pack_commands.sign)
 app.command("rollback")(track_commands.rollback)
 app.command("diff")(track_commands.diff)
 app.command("gc")(track_commands.gc)
@@ -211,12 +218,16 @@ def _build(store: Store, chosen: list[ModelEntry], *, force: bool, quiet: bool) 
 def verify(names: Names = None, profile: AlsoOfProfile = None, json: JsonFlag = False) -> None:
     """Read every byte of the source files and of what was built. Exit code 3 when anything is wrong.
 
-    Without names: the default set, and whatever else is ready or was built here.
+    With --profile: also compare the signatures beside builds, by its models.trusted_keys. Without names: the default
+    set, and whatever else is ready or was built here.
     """
     store, chosen = commands.chosen(names, profile)
+    _, loaded = commands.opened(profile)
     if not (names or profile):
         chosen = [entry for entry in store.registry.models if entry.default or _state(store, entry) in _IN_USE]
     faults = [fault for entry in chosen for fault in store.verify(entry.name)]
+    if loaded is not None:
+        faults += _wrong_signatures(store, loaded, chosen)
     notes = {entry.name: store.notes(entry.name) for entry in chosen}
     remedy = store.remedy(*dict.fromkeys(fault.model for fault in faults)) if faults else None
     if json:
@@ -234,6 +245,15 @@ def verify(names: Names = None, profile: AlsoOfProfile = None, json: JsonFlag = 
             print(f"run: {remedy}")
     if faults:
         raise typer.Exit(StartupError.exit_code)
+
+
+def _wrong_signatures(store: Store, profile: Profile, entries: list[ModelEntry]) -> Iterator[StoreFault]:
+    from models.pack.build import signature_fault
+
+    keys = trusted_keys(profile)
+    for entry in entries:
+        if store.fault(entry.name) is None and (problem := signature_fault(store, entry.name, keys)):
+            yield StoreFault(entry.name, store.folder(entry.name) / SIGNATURE, problem)
 
 
 def _state(store: Store, entry: ModelEntry) -> str:

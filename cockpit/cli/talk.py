@@ -19,6 +19,7 @@ from cockpit.cli.output import JsonFlag, print_json, print_json_line
 from cockpit.cli.timeline import TurnPrinter, check_text, timeline
 from cockpit.cli.values import language_values, profile_values
 from cockpit.headunit.observer import Observer, Observers
+from cockpit.lifecycle.trust import untrusted_models
 from cockpit.profile.load import LoadedProfile, load_profile
 from cockpit.profile.sections import Profile
 from cockpit.runtime import NullSink, Runtime, Sink
@@ -35,7 +36,7 @@ from cockpit.service.state import Mode, ServiceState
 from cockpit.service.watchdog import Watched
 from cockpit.telemetry.logs import LogLevel, configure
 from cockpit.telemetry.trace import TraceRecorder, check_writable
-from models.errors import CockpitError, DeviceAbsent, GpuAbsent, InputError, StartupError
+from models.errors import CockpitError, DeviceAbsent, GpuAbsent, InputError, PackRefused, StartupError
 from models.store.machine import NONE, machine_fields
 from models.store.registry import Registry
 from models.store.store import Store
@@ -123,6 +124,7 @@ def talking(
         assembly = make()
     else:
         check = partial(_require_validated, store, profile.model_names, service, allow=allow_unvalidated)
+        _require_trusted(store, profile, service)
 
         def validated() -> Assembly:
             check()
@@ -363,6 +365,20 @@ def _require_validated(store: Store, names: Sequence[str], service: ServiceState
     reasons = store.unvalidated_all(names)
     if reasons:
         service.begin("unvalidated", "; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+
+
+def _require_trusted(store: Store, profile: Profile, service: ServiceState) -> None:
+    """Models that came by a pack without a trusted signature are served only where the profile allows it."""
+    reasons = untrusted_models(store, profile)
+    if not reasons:
+        return
+    text = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    if profile.models.unsigned != "allow":
+        raise PackRefused(
+            f"{text}; install a signed pack, name its key in models.trusted_keys, or run: "
+            f"cockpit models rollback {next(iter(reasons))}"
+        )
+    service.begin("unsigned", text)
 
 
 def _absent(service: ServiceState, error: DeviceAbsent) -> None:

@@ -93,6 +93,7 @@ def load_profile(name: str, *, registry: Registry | None = None) -> LoadedProfil
     for document in reversed(chain):
         _merge(data, document.data, (), written, document.places)
     data.pop("extends", None)
+    _place_keys(data, written)
     registry = registry or _registry(data, written)
     facts = _facts(data, registry)
 
@@ -113,9 +114,19 @@ def load_profile(name: str, *, registry: Registry | None = None) -> LoadedProfil
     return LoadedProfile(profile, arbiter, tuple(written.files), written.places, warnings, registry)
 
 
+def _place_keys(data: dict[str, Any], written: _Written) -> None:
+    """Relative paths of `models.trusted_keys` become paths from the profile that wrote them."""
+    key = ("models", "trusted_keys")
+    listed = _at(data, key)
+    if isinstance(listed, list):
+        beside = written.places[key].file.parent
+        paths = [str(beside / Path(item).expanduser()) if isinstance(item, str) else item for item in listed]
+        data["models"] = data["models"] | {"trusted_keys": paths}
+
+
 def _registry(data: dict[str, Any], written: _Written) -> Registry:
-    """The models that ship, and those of the profile's own registry. Relative paths in `models` become paths from the
-    profile that wrote them. Raises ConfigError at the place that names a registry which is wrong.
+    """The models that ship, and those of the profile's own registry, whose path becomes one from the profile that wrote
+    it. Raises ConfigError at the place that names a registry which is wrong.
     """
     key = ("models", "registry")
     file = _at(data, key)

@@ -374,6 +374,12 @@ class ModelsSection(Section):
     registry: Path | None = None
     """An OEM's own model registry (JSON), beside the one that ships: its models are added, one of the same name takes
     the shipped one's place. A relative path begins at the profile that names it."""
+    trusted_keys: tuple[Path, ...] = ()
+    """Public keys (PEM) by which packs and models may be signed, as `cockpit pack keygen` makes them; relative paths
+    likewise."""
+    unsigned: Literal["refuse", "allow"] = "refuse"
+    """What becomes of a pack without a signature. `allow`: it is installed and served, and every status says so. One
+    with a wrong signature, or by another key, is always refused."""
 
 
 class Profile(Section):

@@ -175,13 +175,14 @@ def _profile_files(profile: str) -> tuple[str, str, list[Planned]]:
 
 
 def _copied(path: Path) -> Iterator[Planned]:
-    """The file, what it extends by a path beside it, and its own model registry where that lies beside or below it;
-    one that is named by a path elsewhere is used there.
+    """The file, what it extends by a path beside it, and its own model registry and keys where they lie beside or below
+    it; those that are named by a path elsewhere are used there.
     """
     loaded = load_profile(str(path))
-    registry = loaded.profile.models.registry
-    if registry is not None and registry.is_relative_to(path.parent):
-        yield Planned(PROFILES / registry.relative_to(path.parent), registry.read_text(encoding="utf-8"))
+    models = loaded.profile.models
+    for named in (models.registry, *models.trusted_keys):
+        if named is not None and named.is_relative_to(path.parent):
+            yield Planned(PROFILES / named.relative_to(path.parent), named.read_text(encoding="utf-8"))
     for file in loaded.files:
         if file.parent == path.parent:
             yield Planned(PROFILES / file.name, MARK + file.read_text(encoding="utf-8").removeprefix(MARK))

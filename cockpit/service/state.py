@@ -14,7 +14,15 @@ log = logging.getLogger("cockpit.service")
 
 Phase = Literal["starting", "ready", "reloading", "stopping"]
 Mode = Literal[
-    "no_microphone", "no_speaker", "no_vehicle", "no_gpu", "tasks_paused", "stalled", "unvalidated", "standing_in"
+    "no_microphone",
+    "no_speaker",
+    "no_vehicle",
+    "no_gpu",
+    "tasks_paused",
+    "stalled",
+    "unvalidated",
+    "standing_in",
+    "unsigned",
 ]
 """What a service can lack and still run, or wait for before it is ready."""
 

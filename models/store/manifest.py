@@ -21,6 +21,8 @@ from models.store.fingerprint import Fingerprint
 from models.store.validation import FILE_NAME as VALIDATION
 
 FILE_NAME = "manifest.json"
+SIGNATURE = "signature.json"
+"""Beside it: see models/pack/signature.py."""
 FORMAT = 1
 SAMPLE_BYTES = 4096
 SAMPLES = 64
@@ -50,7 +52,7 @@ class Manifest:
         """Record every file below `folder`, and see to it that all of them are on the disk: after a power cut a folder
         that is there must be whole."""
         files = {}
-        own = (folder / FILE_NAME, folder / VALIDATION)
+        own = (folder / FILE_NAME, folder / VALIDATION, folder / SIGNATURE)
         for path in sorted(path for path in folder.rglob("*") if path.is_file() and path not in own):
             with path.open("rb") as file:
                 os.fsync(file.fileno())

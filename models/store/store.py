@@ -189,6 +189,19 @@ class Store:
         wrong = [*manifest.damage(whole=whole), *declared_differences(entry, folder, whole=whole)]
         return _damaged(entry.name, wrong)
 
+    def fault_in(self, name: str, folder: Path) -> ModelUnusable | None:
+        """What speaks against loading `name` from `folder`, every byte read: a build, or source files."""
+        entry = self.registry.get(name)
+        if entry.build is not None:
+            return self._build_fault(entry, folder, whole=True)
+        files = entry.needed_files.items()
+        wrong = [
+            (folder / file, "not the file that the registry pins")
+            for file, spec in files
+            if not (folder / file).is_file() or sha256_of(folder / file) != spec.sha256
+        ]
+        return _damaged(name, wrong)
+
     def notes(self, name: str) -> list[str]:
         """What is worth knowing about a build that may be loaded all the same."""
         entry = self.registry.get(name)
@@ -395,6 +408,11 @@ class Store:
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
         return self.built(name)
+
+    def place(self, name: str, new: Path) -> None:
+        """`new`, whole and on the disk, takes the place of what is loaded of `name`; see models/store/tracks.py."""
+        with self._locked(name):
+            put_in_place(new, self.folder(name), former_folder(self.root, name))
 
     def rollback(self, name: str) -> Path:
         """The former build of `name` and the present one change places; returns the folder, which an engine may load.
