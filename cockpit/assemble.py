@@ -351,6 +351,7 @@ class _Loading:
             batch=requests,
             width=factory.width_of(self.profile.api.requests),
             drafts=[count for count in bounds.draft_tokens if count],
+            kv_keep_ratio=of.kv_keep_ratio,
             placements=placements.llm,
         )
         model = self.models.load(factory.LANGUAGE_MODELS, of.name, options)

@@ -73,12 +73,12 @@ class ParkedTexts:
         """What shares the longest beginning with `tokens`, and its length."""
         with self._lock:
             texts = [*self._dialogues.values(), *self._prefixes.values()]
-            found = max(texts, key=lambda text: common(text.tokens, tokens), default=None)
+            found = max(texts, key=lambda text: text.shares(tokens), default=None)
             if found is None:
                 return None, 0
             if found.tokens in self._prefixes:
                 self._prefixes.move_to_end(found.tokens)
-            return found, common(found.tokens, tokens)
+            return found, found.shares(tokens)
 
     def covers(self, tokens: Sequence[int]) -> bool:
         """Whether a kept prefix begins with all of `tokens`."""

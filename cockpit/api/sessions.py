@@ -43,8 +43,9 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class PoolStatus:
-    """The caches now. bytes: what their texts take, without what is stored once for several of them; sessions: name,
-    dialogue, cached tokens and whether a request runs.
+    """The caches now. bytes: what their texts take, without what is stored once for several of them; dropped_tokens,
+    dropped_bytes: of the cached ones, what the KV gate left no rows of. sessions: name, dialogue, cached tokens and
+    whether a request runs.
 
     copied: beginnings that came from another text or from host memory. moved: texts brought to the front.
     """
@@ -54,6 +55,8 @@ class PoolStatus:
     most: int
     cached_tokens: int
     bytes: int
+    dropped_tokens: int
+    dropped_bytes: int
     copied: int
     moved: int
     sessions: tuple[tuple[str, str, int, bool], ...]
@@ -158,7 +161,7 @@ class SessionPool:
         """After the answer, still under the lease: what two different texts began with is kept for a third one."""
         session, count = seat.session, seat.shared
         prefix = session.tokens[:count]
-        if not count or session.cached < count or self.parked.covers(prefix):
+        if not count or session.lends(prefix) < count or self.parked.covers(prefix):
             return
         if self.parked.takes(session.bytes_of(count), prefix=True):
             session.share(count)
@@ -175,13 +178,13 @@ class SessionPool:
     def _park_displaced(self, seat: Seat) -> None:
         name, seat.displaced = seat.displaced, ""
         session = seat.session
-        if name and session.cached and self.parked.takes(session.bytes_of(session.cached)):
+        if name and session.cached and self.parked.takes(session.bytes_of(session.rows)):
             self.parked.park(name, session.park())
 
     def _donor(self, own: Seat, tokens: Sequence[int]) -> tuple[LmSession | None, int]:
         """The other text that has most of the beginning cached, and how much."""
         others = [seat.session for seat in list(self._seats) if seat is not own]
-        shared = [(session.shares(tokens), session) for session in others]
+        shared = [(session.lends(tokens), session) for session in others]
         count, session = max(shared, key=lambda pair: pair[0], default=(0, None))
         return session, count
 
@@ -217,6 +220,8 @@ class SessionPool:
                 most=self._most,
                 cached_tokens=sum(seat.session.cached for seat in seats),
                 bytes=sum(_own_bytes(seat.session) for seat in seats),
+                dropped_tokens=sum(seat.session.cached - seat.session.rows for seat in seats),
+                dropped_bytes=sum(seat.session.bytes_of(seat.session.cached - seat.session.rows) for seat in seats),
                 copied=self._copied,
                 moved=self._moved,
                 sessions=sessions,
@@ -233,4 +238,4 @@ class SessionPool:
 
 
 def _own_bytes(session: LmSession) -> int:
-    return session.body.bytes_for(session.cached - session.shown)
+    return session.body.bytes_for(session.rows - session.shown)

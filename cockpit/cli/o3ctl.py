@@ -207,6 +207,8 @@ def render_top(reply: dict[str, Any]) -> list[str]:
             f"{kv['cached_tokens']} tokens ({kv['bytes'] >> 20} MB); parked {kv['parked']['dialogues']} dialogues and "
             f"{kv['parked']['prefixes']} beginnings ({kv['parked']['bytes'] >> 20} MB)"
         )
+        if kv.get("dropped_tokens"):
+            lines.append(f"  gate: {kv['dropped_tokens']} tokens without a row, {kv['dropped_bytes'] >> 20} MB saved")
         lines += _shared_lines(kv["shared"])
         batch = model["batch"]
         mean = "-" if batch["mean_size"] is None else f"{batch['mean_size']:.1f}"

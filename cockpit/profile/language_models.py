@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic import AfterValidator, Field, GetJsonSchemaHandler, ValidationInfo, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from cockpit.profile.base import Flag, Section, Threads
+from cockpit.profile.orchestration import Context
 from cockpit.profile.units import Duration, between
+
+KeepRatio = Annotated[float, Field(strict=True, ge=0.1, le=1)]
 
 
 def _safe_url(url: str) -> str:
@@ -59,6 +62,11 @@ class DialogueLlmSection(Section):
     as texts do, and is planned for the whole."""
     max_reply_tokens: Annotated[int, Field(strict=True, ge=8, le=1_024)] = 96
     """A reply is cut here."""
+    kv_keep_ratio: KeepRatio = 1.0
+    """Of a long text's keys and values between its first turn and its last turns, this share is kept, those with the
+    highest importance; on the CPU only, see docs/context.md. 1.0: all of them."""
+    kv_keep_floor: KeepRatio = 0.6
+    """A lower kv_keep_ratio is refused: what a car may forget is decided once, by who answers for it."""
     remote: RemoteSection | None = None
     """A server that answers free talk where it is in time. `null`: nothing that is said leaves the car."""
 
@@ -66,6 +74,22 @@ class DialogueLlmSection(Section):
     def _room(self) -> DialogueLlmSection:
         if self.max_reply_tokens * 2 > self.context_tokens:
             raise ValueError(f"max_reply_tokens {self.max_reply_tokens} is more than half of context_tokens")
+        return self
+
+    @field_validator("kv_keep_ratio")
+    @classmethod
+    def _where_rows_are_dropped(cls, ratio: float, info: ValidationInfo) -> float:
+        if ratio < 1 and isinstance(info.context, Context) and info.context.facts.device != "cpu":
+            raise ValueError("keys and values are dropped on the CPU only, and device is cuda: leave it at 1.0")
+        return ratio
+
+    @model_validator(mode="after")
+    def _above_floor(self) -> DialogueLlmSection:
+        if self.kv_keep_ratio < self.kv_keep_floor:
+            raise ValueError(
+                f"kv_keep_ratio {self.kv_keep_ratio:g} is below kv_keep_floor {self.kv_keep_floor:g}: harder gating "
+                "loses what was said (docs/results/kv-gate-cpu.md); raise it, or lower the floor knowingly"
+            )
         return self
 
 
@@ -91,6 +115,7 @@ class LanguageModel:
     roles: tuple[LlmRole, ...]
     threads: int
     context_tokens: int
+    kv_keep_ratio: float = 1.0
 
 
 class LlmSection(Section):
@@ -130,9 +155,9 @@ class LlmSection(Section):
         """Each model once, the dialogue's first."""
         talk, own = self.dialogue, self.background
         if own is None or own.model == talk.model:
-            return (LanguageModel(talk.model, ("dialogue", "background"), talk.threads, talk.context_tokens),)
+            return (_talking(talk, ("dialogue", "background")),)
         return (
-            LanguageModel(talk.model, ("dialogue",), talk.threads, talk.context_tokens),
+            _talking(talk, ("dialogue",)),
             LanguageModel(
                 own.model,
                 ("background",),
@@ -144,6 +169,10 @@ class LlmSection(Section):
     def named(self, role: LlmRole) -> str:
         """The model of a role."""
         return next(model.name for model in self.models if role in model.roles)
+
+
+def _talking(talk: DialogueLlmSection, roles: tuple[LlmRole, ...]) -> LanguageModel:
+    return LanguageModel(talk.model, roles, talk.threads, talk.context_tokens, talk.kv_keep_ratio)
 
 
 def by_role(llm: dict[str, Any]) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Facts:
     baseline_source: str = "here"
     """Where these were measured."""
     engines_gate_kv: bool = True
-    """False: no engine acts on `kv_keep_ratio`, so any but 1.0 is refused. The simulator's do."""
+    """False: no engine changes its `kv_keep_ratio` as it runs, so any but 1.0 is refused. The simulator's do."""
     engines_hold_l2: bool = True
     """False: no engine acts on `l2_window_mb`, so any but 0 is refused."""
 
@@ -152,7 +152,7 @@ class PolicySection(Section):
     draft_tokens: Annotated[tuple[DraftTokens, ...], Field(min_length=1), OneOrMore()] = _POLICY.draft_tokens
     """Tokens drafted ahead."""
     kv_keep_ratio: Annotated[tuple[KeepRatio, ...], Field(min_length=1), OneOrMore()] = _POLICY.kv_keep_ratio
-    """Share of KV kept beyond the recent window. Only 1.0 so far: no engine drops any."""
+    """Share of KV kept beyond the recent window. Only 1.0 so far: `llm.dialogue.kv_keep_ratio` sets it, for good."""
     l2_window_mb: Annotated[tuple[WindowMb, ...], Field(min_length=1), OneOrMore()] = _POLICY.l2_window_mb
     """Persisting L2 window for the urgent task's weights. Only 0 so far: no engine sets one."""
     yielding: Annotated[tuple[Flag, ...], Field(min_length=1), OneOrMore()] = _POLICY.yielding
@@ -162,7 +162,9 @@ class PolicySection(Section):
     @classmethod
     def _gated(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
         if isinstance(info.context, Context) and not info.context.facts.engines_gate_kv and set(values) != {1.0}:
-            raise ValueError("no engine drops KV pairs yet, so it would do nothing: leave it at 1.0")
+            raise ValueError(
+                "no policy chooses it yet: leave it at 1.0 and set llm.dialogue.kv_keep_ratio, which is fixed"
+            )
         return values
 
     @field_validator("l2_window_mb")

@@ -44,6 +44,7 @@ class LlmOptions:
     batch: int = 0
     width: int = 1
     drafts: Sequence[int] = ()
+    kv_keep_ratio: float = 1.0
     placements: Mapping[str, Placement] | None = None
 
 
@@ -67,6 +68,7 @@ def _whisper(folder: Path, placement: Placement) -> SpeechRecognizer:
 
 def _causal_lm(folder: Path, options: LlmOptions) -> CausalLM:
     from models.engines.llm.causal_lm import CausalLM
+    from models.engines.llm.kv.gate import KvGate
 
     return CausalLM.load(
         folder,
@@ -77,6 +79,7 @@ def _causal_lm(folder: Path, options: LlmOptions) -> CausalLM:
         batch=options.batch,
         width=options.width,
         drafts=options.drafts,
+        gate=KvGate(options.kv_keep_ratio) if options.kv_keep_ratio < 1 else None,
     )
 
 

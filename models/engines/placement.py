@@ -157,8 +157,14 @@ class CpuPlacement:
         self.spin_us = spin_us
 
     def open(
-        self, graph: Path, *, weights: Mapping[str, ort.OrtValue] | None = None, capture: bool = False
+        self,
+        graph: Path,
+        *,
+        weights: Mapping[str, ort.OrtValue] | None = None,
+        capture: bool = False,
+        changed: bytes | None = None,
     ) -> CpuSession:
+        """changed: the graph to open instead of that in the file, with the same weights beside it."""
         if not graph.is_file():
             raise ModelMissing(f"{graph} is missing; run: {fetch_command(graph.parent.name)}")
         options = ort.SessionOptions()
@@ -172,8 +178,10 @@ class CpuPlacement:
         options.log_severity_level = 3
         for name, value in (weights or {}).items():
             options.add_initializer(name, value)
+        if changed is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(graph.parent))
         try:
-            session = ort.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+            session = ort.InferenceSession(changed or str(graph), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ONNX Runtime's exceptions have no base class of their own
             raise ModelDamaged(f"{graph} cannot be opened: {error}; run: {fetch_command(graph.parent.name)}") from error
         if session.get_providers()[0] != "CPUExecutionProvider":

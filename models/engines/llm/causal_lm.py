@@ -13,10 +13,11 @@ import numpy as np
 
 from models.engines.llm.batch import BatchRuntime, TextBatch
 from models.engines.llm.chat import ChatTemplate
-from models.engines.llm.cpu import CpuLm
+from models.engines.llm.cpu import CpuBody, CpuLm
 from models.engines.llm.cpu_arena import SharedStatus
 from models.engines.llm.device import DeviceLm
 from models.engines.llm.hybrid.cpu import HybridCpuLm
+from models.engines.llm.kv.gate import KvGate
 from models.engines.llm.memory import LOGIT_ROWS, Sizes
 from models.engines.llm.session import DEFAULT_CHUNK, Body, Head, LmSession
 from models.engines.llm.tokenizer import TextTokenizer
@@ -143,16 +144,20 @@ class CausalLM:
         drafts: Sequence[int] = (),
         batch: int | None = None,
         width: int = 8,
+        gate: KvGate | None = None,
     ) -> CausalLM:
         """Load a built model. context_tokens: prompt and reply together.
 
         slots: texts that `open_session` can open. Without placements the model runs on the CPU with `threads`, and a
         text takes memory as it grows. With placements (by lane name, all on one device) the memory of all slots is
         taken now. drafts: the values of `LmSession.draft_tokens` whose runs a device captures. batch: further slots,
-        for the texts of `open_batch`; up to `width` (a power of two) of them share a run.
+        for the texts of `open_batch`; up to `width` (a power of two) of them share a run. gate: what is dropped of
+        long texts' keys and values, on the CPU only.
         Raises ModelMissing, TokenizerMismatch, InputError (context longer than the model's, graphs of the other kind)
         or DeviceUnavailable (nowhere to run, or no memory).
         """
+        if gate is not None and placements is not None:
+            raise InputError("keys and values are dropped on the CPU only: leave llm.dialogue.kv_keep_ratio at 1.0")
         missing = [name for name in FILES if not (model_dir / name).is_file()]
         if missing:
             raise ModelMissing(f"{model_dir} lacks {', '.join(missing)}; run: {fetch_command(model_dir.name)}")
@@ -183,7 +188,7 @@ class CausalLM:
         runtime: Runtime
         if placements is None:
             cache = (slots + batch, config.kv_heads, context_tokens, config.head_dim)
-            runtime = _on_cpu(model_dir, config, threads, cache, batch)
+            runtime = _on_cpu(model_dir, config, threads, cache, batch, gate)
         else:
             sizes = Sizes(
                 layers=config.layers,
@@ -237,7 +242,8 @@ class CausalLM:
         return TextBatch(self._runtime, self.head, self._runtime.open_bodies(), self.width, self._session)
 
     def _session(self, body: Body) -> LmSession:
-        session = LmSession(body, self.head, self.stop_ids)
+        gated = body if isinstance(body, CpuBody) and body.gate is not None else None
+        session = LmSession(body, self.head, self.stop_ids, gated)
         self._open.add(session)
         return session
 
@@ -273,10 +279,21 @@ class CausalLM:
 
 
 def _on_cpu(
-    model_dir: Path, config: LmConfig, threads: int, cache_shape: tuple[int, int, int, int], block: int
+    model_dir: Path,
+    config: LmConfig,
+    threads: int,
+    cache_shape: tuple[int, int, int, int],
+    block: int,
+    gate: KvGate | None,
 ) -> CpuLm:
     if not config.state_layers:
-        return CpuLm.load(model_dir, threads=threads, layers=config.layers, cache_shape=cache_shape, block=block)
+        layers = config.layers
+        return CpuLm.load(model_dir, threads=threads, layers=layers, cache_shape=cache_shape, block=block, gate=gate)
+    if gate is not None:
+        raise InputError(
+            f"{model_dir.name} has recurrent states, and no keys are dropped beside them: leave "
+            "llm.dialogue.kv_keep_ratio at 1.0, or name a model of attention alone"
+        )
     return HybridCpuLm.load_hybrid(
         model_dir,
         threads=threads,

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from models.engines.llm.cpu_arena import CpuArena, SharedStatus
 from models.engines.llm.head import F32, LmHead
 from models.engines.llm.hybrid.states import Snapshot
+from models.engines.llm.kv.gate import KvGate, TextGate, rows_of
+from models.engines.llm.kv.position_input import POSITIONS, with_positions
 from models.engines.llm.session import Body, Rows, Step
 from models.engines.llm.shared_rows import SharedBeginning
 from models.engines.placement import CpuPlacement
@@ -35,9 +37,12 @@ class CpuLm:
     lanes: tuple[str, ...] = ()
     decoder = "onnxruntime"
 
-    def __init__(self, session: ort.InferenceSession, head: LmHead, arena: CpuArena) -> None:
+    def __init__(
+        self, session: ort.InferenceSession, head: LmHead, arena: CpuArena, gate: KvGate | None = None
+    ) -> None:
         self.head = head
         self.arena = arena
+        self.gate = gate
         self._session = session
         self._width = session.get_outputs()[0].shape[1]
         self._bindings: dict[tuple[int, int], ort.IOBinding] = {}
@@ -52,14 +57,17 @@ class CpuLm:
         cache_shape: tuple[int, int, int, int],
         block: int = 0,
         spin_us: int = SPIN_US,
+        gate: KvGate | None = None,
     ) -> CpuLm:
         """cache_shape: (slots, kv_heads, capacity, head_dim) of one layer's keys; `block` of the slots are for
-        `open_bodies`. Raises DeviceUnavailable.
+        `open_bodies`. gate: what is dropped of every text. Raises DeviceUnavailable, and what `with_positions` does.
         """
         place = CpuPlacement(threads, spin_us=spin_us)
         head = LmHead(place.open(model_dir / "head.onnx").inner)
         arena = CpuArena.reserve(layers, cache_shape, block)
-        return cls(place.open(model_dir / "model.onnx").inner, head, arena)
+        body = model_dir / "model.onnx"
+        opened = place.open(body) if gate is None else place.open(body, changed=with_positions(body))
+        return cls(opened.inner, head, arena, gate)
 
     @property
     def token_bytes(self) -> int:
@@ -90,22 +98,35 @@ class CpuLm:
             whole = [known.get(slot) for slot in range(first, last + 1)]
             ids = np.array([[0 if step is None else step.token] for step in whole], np.int64)
             positions = np.array([0 if step is None else step.position for step in whole], np.int32)
+            rows = [0 if step is None else _rows_before(step.body, step.position) for step in whole]
+            before = np.array(rows, np.int32)
             wanted = [slot - first for slot in range(first, last + 1) if slot in at]
-            out[[at[first + row] for row in wanted]] = self.run(first, ids, positions, np.array(wanted))
+            out[[at[first + row] for row in wanted]] = self.run(first, ids, before, np.array(wanted), positions)
         return out
 
-    def run(self, first: int, ids: NDArray[np.int64], positions: NDArray[np.int32], rows: NDArray[np.int64]) -> F32:
-        """Compute ids (B, T) of the B texts in the slots from `first` on, each after its positions (B,). Returns the
-        hidden states of `rows` of the B x T, counted text by text.
+    def run(
+        self,
+        first: int,
+        ids: NDArray[np.int64],
+        before: NDArray[np.int32],
+        rows: NDArray[np.int64],
+        positions: NDArray[np.int32] | None = None,
+    ) -> F32:
+        """Compute ids (B, T) of the B texts in the slots from `first` on, each after so many rows, `before` (B,).
+        positions (B,): of their first tokens, where rows were dropped; None: as many. Returns the hidden states of
+        `rows` of the B x T, counted text by text.
         """
         texts, count = ids.shape
-        for slot, position in enumerate(positions.tolist(), first):
-            self.arena.own(slot, position)
+        for slot, row in enumerate(before.tolist(), first):
+            self.arena.own(slot, row)
         binding = self._bindings.get((first, texts))
         if binding is None:
             binding = self._bindings[first, texts] = self._session.io_binding()
             self.arena.bind(binding, first, texts)
-        last = positions + np.int32(count - 1)
+        last = before + np.int32(count - 1)
+        if self.gate is not None:
+            at = (before if positions is None else positions)[:, None].astype(np.int64) + np.arange(count)
+            binding.bind_cpu_input(POSITIONS, at)
         binding.bind_cpu_input("input_ids", ids)
         binding.bind_cpu_input("rows", rows)
         binding.bind_cpu_input("seqlens_k", last)
@@ -119,10 +140,11 @@ class CpuLm:
         """See Runtime."""
         assert isinstance(one, CpuBody)
         assert isinstance(other, CpuBody)
-        shown = one.shared(counts[0])
-        rows = one.read_rows(counts[0], shown.rows)
-        one.copy_rows(other, 0, counts[1])
-        other.write_rows(rows, other.show(shown, 0, counts[0]))
+        mine, theirs = _rows_before(one, counts[0]), _rows_before(other, counts[1])
+        shown = one.shared(mine)
+        rows = one.read_rows(mine, shown.rows)
+        one.copy_rows(other, 0, theirs)
+        other.write_rows(rows, other.show(shown, 0, mine))
         one.slot, other.slot = other.slot, one.slot
 
 
@@ -138,13 +160,22 @@ def _ranges(slots: Sequence[int]) -> list[tuple[int, int]]:
     return out
 
 
+def _rows_before(body: Body, position: int) -> int:
+    assert isinstance(body, CpuBody)
+    return body.rows_before(position)
+
+
 class CpuBody:
-    """One text's body; see models.engines.llm.session.Body. Hidden states are float32 (R, hidden) arrays."""
+    """One text's body; see models.engines.llm.session.Body. Hidden states are float32 (R, hidden) arrays.
+
+    gate: what was dropped of the text; None where nothing ever is. `run` takes positions, other methods count rows.
+    """
 
     def __init__(self, lm: CpuLm, slot: int) -> None:
         self.slot = slot
         self.capacity = lm.arena.capacity
         self.kv_bytes = lm.arena.token_bytes * self.capacity
+        self.gate = None if lm.gate is None else TextGate(lm.gate)
         self._lm = lm
 
     @property
@@ -155,7 +186,21 @@ class CpuBody:
     def run(self, tokens: list[int], position: int, *, every_row: bool) -> F32:
         count = len(tokens)
         rows = np.arange(count) if every_row else np.array([count - 1])
-        return self._lm.run(self.slot, np.array([tokens], np.int64), np.array([position], np.int32), rows)
+        before = np.array([self.rows_before(position)], np.int32)
+        return self._lm.run(self.slot, np.array([tokens], np.int64), before, rows, np.array([position], np.int32))
+
+    def rows_before(self, position: int) -> int:
+        """Rows of the cache before that of `position`."""
+        return position if self.gate is None else rows_of(self.gate.span, position)
+
+    def drop_block(self, cached: int) -> None:
+        """Drop what the gate does of the block after its span; `cached` tokens have rows."""
+        assert self.gate is not None
+        begin, end = self.rows_before(self.gate.stop), self.rows_before(cached)
+        span = range(begin, begin + self.gate.policy.block)
+        kept = self.gate.policy.choose(self.rows[:, :, span.start : span.stop])
+        self._lm.arena.compact(self.slot, span, end, kept)
+        self.gate.dropped_block()
 
     def bytes_for(self, tokens: int) -> int:
         return self.kv_bytes // self.capacity * tokens

@@ -110,6 +110,28 @@ class CpuArena:
             start = (layer * self.rows.shape[1] + slot) * size
             self._memory.madvise(mmap.MADV_DONTNEED, start, size)
 
+    def compact(self, slot: int, span: range, end: int, kept: NDArray[np.int64]) -> None:
+        """Of the rows of `span` leave `kept` (planes, kv_heads, k; ascending, from the span's first on) and move those
+        after them, up to `end`, to follow. Pages without a row then go back to the system.
+        """
+        self.own(slot, span.start)
+        rows = self.of(slot)
+        stays = np.take_along_axis(rows[:, :, span.start : span.stop], kept[..., None], axis=2)
+        middle, stop = span.start + stays.shape[2], end - len(span) + stays.shape[2]
+        rows[:, :, span.start : middle] = stays
+        rows[:, :, middle:stop] = rows[:, :, span.stop : end].copy()
+        self._free_rows(slot, stop, end)
+
+    def _free_rows(self, slot: int, start: int, stop: int) -> None:
+        """Give back the pages that hold nothing but rows from `start` up to `stop`, of every layer and head."""
+        base = self.rows.ctypes.data
+        for plane in self._planes(slot):
+            offset = plane.ctypes.data - base
+            first = -(-(offset + start * self._row_bytes) // PAGE_BYTES) * PAGE_BYTES
+            last = (offset + stop * self._row_bytes) // PAGE_BYTES * PAGE_BYTES
+            if last > first:
+                self._memory.madvise(mmap.MADV_DONTNEED, first, last - first)
+
     def bind(self, binding: ort.IOBinding, first: int, texts: int) -> None:
         """Past and present share one buffer: the graph writes new rows in place and copies nothing."""
         for index, layer in enumerate(self.rows):

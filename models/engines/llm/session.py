@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from models.engines.base import TokenConstraint, never_cancelled
 from models.engines.llm.head import F32, Ids
 from models.engines.llm.hybrid.states import Snapshot
+from models.engines.llm.kv.gate import GatedSpan, TextGate, rows_of
 from models.engines.llm.shared_rows import NOTHING_SHARED, SharedBeginning
 from models.engines.preemption import RunEnded
 from models.errors import InputError
@@ -116,6 +117,20 @@ class Body(Protocol):
         ...
 
 
+class GatedBody(Body, Protocol):
+    """A body that may drop rows: `run` takes positions, every other method counts rows."""
+
+    gate: TextGate | None
+
+    def rows_before(self, position: int) -> int:
+        """Rows of the cache before that of `position`."""
+        ...
+
+    def drop_block(self, cached: int) -> None:
+        """Drop what the gate does of the block after its span; `cached` tokens have rows."""
+        ...
+
+
 class Step(NamedTuple):
     """One token of one text, to be computed at `position`: everything before it is cached."""
 
@@ -132,13 +147,20 @@ Rows = NDArray[Any]
 class ParkedText:
     """A text whose cache was copied to host memory. Nobody may write to `rows`; several sessions may read them.
 
-    shared: its beginning, where that is stored for several texts; `rows` are those after it.
+    shared: its beginning, where that is stored for several texts; `rows` are those after it. span: where it has fewer
+    rows than tokens.
     """
 
     tokens: tuple[int, ...]
     rows: Rows
     shared: SharedBeginning = NOTHING_SHARED
     states: tuple[Snapshot, ...] = ()
+    span: GatedSpan | None = None
+
+    def shares(self, tokens: Sequence[int]) -> int:
+        """How many tokens at the beginning of `tokens` it can give a session."""
+        count = common(self.tokens, tokens)
+        return count if self.span is None else self.span.usable(count)
 
     @property
     def size_bytes(self) -> int:
@@ -187,7 +209,7 @@ class LmSession:
     is lowered before the text changes, and every run notes where it begins to write before it does.
     """
 
-    def __init__(self, body: Body, head: Head, stop_ids: frozenset[int]) -> None:
+    def __init__(self, body: Body, head: Head, stop_ids: frozenset[int], gated: GatedBody | None = None) -> None:
         self.name = f"text-{next(_NUMBERS)}"
         self.draft_tokens = 0
         self.drafted = 0
@@ -195,6 +217,8 @@ class LmSession:
         self.redone = 0
         self.body = body
         self._head = head
+        self._gated = gated
+        self._gate = None if gated is None else gated.gate
         self.stop_ids = stop_ids
         self._tokens: list[int] = []
         self._cached = 0
@@ -230,11 +254,26 @@ class LmSession:
         """Memory that the text takes: of the whole cache, or of as many tokens as `expect` said; without what is stored
         once for several texts.
         """
-        return self.body.bytes_for(max(self._expected, self._cached) - self._shared_tokens)
+        tokens = max(self._expected, self._cached)
+        rows = tokens if self._gate is None else self._gate.most_rows(tokens)
+        return self.body.bytes_for(rows - self._shared_tokens)
 
-    def bytes_of(self, tokens: int) -> int:
-        """Keys and values of so many tokens: what `park` copies."""
-        return self.body.kv_bytes // self.capacity * tokens
+    @property
+    def rows(self) -> int:
+        """Rows of the cache: as many as tokens are cached, less what a gate dropped."""
+        return self._rows_before(self._cached)
+
+    @property
+    def span(self) -> GatedSpan | None:
+        """Where there are fewer rows than tokens; None: nowhere."""
+        return None if self._gate is None else self._gate.span
+
+    def _rows_before(self, position: int) -> int:
+        return rows_of(self.span, position)
+
+    def bytes_of(self, rows: int) -> int:
+        """Keys and values of so many rows: what `park` copies."""
+        return self.body.kv_bytes // self.capacity * rows
 
     def expect(self, tokens: int) -> None:
         """The text will not be longer than `tokens` before this is called again: what memory is booked for."""
@@ -250,8 +289,27 @@ class LmSession:
         return self._expected
 
     def shares(self, tokens: Sequence[int]) -> int:
-        """How many tokens at the beginning of `tokens` are cached here."""
+        """How many tokens at the beginning of `tokens` are cached here, for this text to go on from."""
+        return self._usable(common(self._tokens[: self._cached], tokens))
+
+    def lends(self, tokens: Sequence[int]) -> int:
+        """How many of them another text may take over: those before anything was dropped."""
         return common(self._held(), tokens)
+
+    def _usable(self, count: int) -> int:
+        span = self.span
+        return count if span is None else span.usable(count)
+
+    def _cut(self, count: int) -> None:
+        """No more than the first `count` tokens are cached from now on."""
+        self._cached = self._usable(count)
+        if self._gate is not None and self._cached < self._gate.stop:
+            self._gate.take(None)
+
+    def _cut_span(self) -> None:
+        """Of the tokens that are cached, only those before anything was dropped still are."""
+        if (span := self.span) is not None:
+            self._cut(span.start)
 
     def adopt(self, other: LmSession, tokens: Sequence[int], *, at_boundary: Callable[[], None] = _no_boundary) -> int:
         """Take over what `other` has cached of the beginning of `tokens`, by copying it. Returns how many of `tokens`
@@ -276,10 +334,12 @@ class LmSession:
 
     def park(self, count: int | None = None) -> ParkedText:
         """A copy in host memory of the first `count` tokens that are cached, or of all."""
-        kept = min(self._cached, len(self._tokens), self._cached if count is None else count)
-        shared = self.body.shared(kept)
-        rows = self.body.read_rows(kept, shared.rows)
-        return ParkedText(tuple(self._tokens[:kept]), rows, shared, self.body.snapshots(kept))
+        kept = self._usable(min(self._cached, len(self._tokens), self._cached if count is None else count))
+        span, stop = self.span, self._rows_before(kept)
+        shared = self.body.shared(stop)
+        rows, states = self.body.read_rows(stop, shared.rows), self.body.snapshots(kept)
+        whole = span is None or kept < span.stop
+        return ParkedText(tuple(self._tokens[:kept]), rows, shared, states, None if whole else span)
 
     def share(self, count: int) -> int:
         """Store what is cached of the first `count` tokens once for several texts, where the device can. Returns for
@@ -306,9 +366,8 @@ class LmSession:
         self, parked: ParkedText, tokens: Sequence[int], *, at_boundary: Callable[[], None] = _no_boundary
     ) -> int:
         """As `adopt`, from host memory."""
-        wanted = list(tokens[: common(parked.tokens, tokens)][: self.capacity])
-
-        first = len(parked.tokens) - parked.rows.shape[2]
+        wanted = list(tokens[: parked.shares(tokens)][: self.capacity])
+        first = parked.shared.rows
 
         def copy(start: int, count: int) -> bool:
             stop = start + count
@@ -317,17 +376,46 @@ class LmSession:
                 self.body.write_rows(parked.rows[:, :, start - first : stop - first], start)
             return True
 
-        self._take_in(wanted, copy, at_boundary)
+        span = parked.span
+        if span is None or len(wanted) < span.stop:
+            self._take_in(wanted, copy, at_boundary)
+        elif self.shares(wanted) < len(wanted):
+            self._cut_span()
+            self._take_in(wanted[: span.start], copy, at_boundary)
+            self._take_span(parked, span, wanted, at_boundary)
         held = self.shares(wanted)
         self.body.take_snapshots(tuple(each for each in parked.states if each.position <= held))
         return self.shares(tokens)
+
+    def _take_span(
+        self, parked: ParkedText, span: GatedSpan, wanted: list[int], at_boundary: Callable[[], None]
+    ) -> None:
+        """After what lies before the span: its rows and those that follow. They count once all of them are there."""
+        self._hidden = None
+        self._cut(span.start)
+        self._tokens = wanted
+        first, row, stop = parked.shared.rows, span.start, rows_of(span, len(wanted))
+        while row < stop and self._cached == span.start:  # else it was forgotten at a boundary
+            count = min(COPY_TOKENS, stop - row)
+            with self.exclusive:
+                self._note_write(span.start)
+                self.body.write_rows(parked.rows[:, :, row - first : row - first + count], row)
+            row += count
+            if row < stop:
+                at_boundary()
+        if self._cached == span.start and self._gate is not None:
+            self._gate.take(span)
+            self._cached = len(wanted)
 
     def _take_in(self, wanted: list[int], copy: Callable[[int, int], bool], at_boundary: Callable[[], None]) -> None:
         """Make the text `wanted` by copying what is not cached. copy: False when what it copied is no good."""
         done = self.shares(wanted)
         if done >= len(wanted):
             return
-        self._hidden, self._cached = None, done
+        self._hidden = None
+        self._cut(done)
+        self._cut_span()
+        done = self._cached
         self._tokens = wanted
         while done < len(wanted):
             count = min(COPY_TOKENS - done % COPY_TOKENS, len(wanted) - done)
@@ -343,9 +431,10 @@ class LmSession:
                     break
 
     def _held(self) -> list[int]:
-        """The tokens whose rows are cached; in this order, since the owner lowers `_cached` first."""
+        """The tokens that others may copy the rows of; in this order, since the owner lowers `_cached` first."""
         tokens = self._tokens
-        return tokens[: min(len(tokens), self._cached)]
+        count, span = min(len(tokens), self._cached), self.span
+        return tokens[: count if span is None else min(count, span.start)]
 
     def _note_write(self, position: int) -> None:
         self._writes.append((self._writes[-1][0] + 1, position))
@@ -357,7 +446,8 @@ class LmSession:
 
     def forget(self) -> None:
         """Drop what is cached: the text stays and is computed anew when it is next needed."""
-        self._cached, self._hidden, self._shared_tokens = 0, None, 0
+        self._hidden, self._shared_tokens = None, 0
+        self._cut(0)
         self._note_write(0)
         if self._release.alive:
             with self.exclusive:
@@ -392,11 +482,11 @@ class LmSession:
         wanted = list(tokens)
         self._check(wanted)
         limit = min(self._cached, len(wanted))
-        reused = next((i for i in range(limit) if wanted[i] != self._tokens[i]), limit)
+        reused = self._usable(next((i for i in range(limit) if wanted[i] != self._tokens[i]), limit))
         if reused != len(wanted) or reused != len(self._tokens) or self._hidden is None:
             self._hidden = None
             # Two rows at least: runs of one row round otherwise, and what was cached must not change what comes next.
-            self._cached = min(reused, max(0, len(wanted) - 2))
+            self._cut(min(reused, max(0, len(wanted) - 2)))
             self._tokens = wanted
         return reused
 
@@ -431,7 +521,8 @@ class LmSession:
         """The one missing token, to be computed together with other texts'. Its owner calls `stepped` afterwards."""
         assert self._hidden is None
         assert len(self._tokens) - self._cached <= 1
-        self._cached = min(self._cached, len(self._tokens) - 1)
+        self._cut(min(self._cached, len(self._tokens) - 1))
+        self._drop_due()
         return Step(self.body, self._tokens[-1], self._cached)
 
     def stepped(self, hidden: Hidden) -> None:
@@ -573,7 +664,8 @@ class LmSession:
         """Make the text `tokens` from nothing and return every position's hidden state, n rows: measuring only."""
         wanted = list(tokens)
         self._check(wanted)
-        self._cached, self._hidden = 0, None
+        self._hidden = None
+        self._cut(0)
         self._tokens = wanted
         return self._rows(wanted)
 
@@ -627,10 +719,19 @@ class LmSession:
         if not self._release.alive:
             raise InputError(f"{self.name} is closed and its cache given back; open a new session")
         with self.exclusive:
+            self._drop_due()
             self._note_write(self._cached)
             hidden = self.body.run(tokens, self._cached, every_row=every_row)
         self._cached += len(tokens)
         return hidden
+
+    def _drop_due(self) -> None:
+        """Let the gate, if there is one, drop what lies far enough behind. Nobody may run the model meanwhile."""
+        if self._gated is None or self._gate is None:
+            return
+        while self._gate.due(self._tokens, self._cached, self.shown, self.stop_ids):
+            self._note_write(self._gate.stop)
+            self._gated.drop_block(self._cached)
 
 
 class Continuation:

@@ -10,6 +10,7 @@ import pytest
 
 from cockpit.api.sessions import SessionPool
 from models.engines.llm.causal_lm import CausalLM
+from models.engines.llm.kv.gate import KvGate
 
 SYSTEM = "You are the voice of a car. You open windows, heat seats and find the way. Answer in one short sentence. "
 NAMES = [f"dialogue-{index}" for index in range(24)]
@@ -143,3 +144,26 @@ def test_a_growing_dialogue_is_never_parked_by_itself(lm: CausalLM) -> None:
         ids = [*ids, *answer, *lm.tokenizer.encode("\nAnd?")]
     assert all(a < b for a, b in pairwise(lengths))
     assert pool.status().parked.bytes == 0
+
+
+def test_a_dialogue_with_dropped_keys_is_parked_and_comes_back(model_dir: Callable[[str], Path]) -> None:
+    """What it holds less is seen in the status, parked as it is, and what others share of it stays whole."""
+    gate = KvGate(0.6, block=32, recent=16, last_turns=16)
+    lm = CausalLM.load(model_dir("smollm2-135m-instruct-f32"), context_tokens=192, gate=gate)
+    pool = SessionPool(lm.open_session, 1, 64 * MIB)
+    first = prompt(lm, "Which of these is a colour: " + "a stone, a car, green, a house, " * 8)
+    ask(pool, first, "a")
+    status = pool.status()
+    assert status.dropped_tokens == 13 * (status.dropped_tokens // 13) > 0
+    assert status.dropped_bytes == status.dropped_tokens * lm.token_bytes
+    assert status.bytes == (status.cached_tokens - status.dropped_tokens) * lm.token_bytes
+    ask(pool, prompt(lm, "Hello?"), "b")  # takes the only cache
+    parked, _ = pool.parked.best(first)
+    assert parked is not None
+    assert parked.size_bytes == status.bytes
+    seat = pool.take(first, "a")
+    assert seat is not None
+    assert pool.prepare(seat, first) == len(first)  # nothing of it is computed again
+    assert seat.session.span is not None
+    pool.give(seat)
+    pool.close()

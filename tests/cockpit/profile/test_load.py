@@ -124,7 +124,7 @@ def test_all_faults_come_at_once_in_the_order_of_the_file(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        ("kv_keep_ratio: [1.0, 0.6]", "orchestration.policy.kv_keep_ratio: no engine drops KV pairs yet"),
+        ("kv_keep_ratio: [1.0, 0.6]", "orchestration.policy.kv_keep_ratio: no policy chooses it yet"),
         ("l2_window_mb: 16", "orchestration.policy.l2_window_mb: no engine sets an L2 window yet"),
     ],
 )
@@ -135,6 +135,23 @@ def test_a_knob_on_which_no_engine_acts_is_refused(tmp_path: Path, policy: str, 
     neutral = "kv_keep_ratio: 1.0, l2_window_mb: [0], draft_tokens: [0, 4], prefill_chunk_tokens: [64, 256]"
     (tmp_path / "good.yaml").write_text(f"extends: cpu\norchestration: {{policy: {{{neutral}}}}}\n", encoding="utf-8")
     assert load_profile(str(tmp_path / "good.yaml")).arbiter is not None
+
+
+@pytest.mark.parametrize(
+    ("base", "keys", "expected"),
+    [
+        ("cpu", "kv_keep_ratio: 0.5", "kv_keep_ratio 0.5 is below kv_keep_floor 0.6"),
+        ("cpu", "kv_keep_ratio: 0.0", "0.1"),
+        ("h200", "kv_keep_ratio: 0.6", "keys and values are dropped on the CPU only"),
+    ],
+)
+def test_a_gate_beyond_the_bound_is_refused(tmp_path: Path, base: str, keys: str, expected: str) -> None:
+    (fault,) = faults(tmp_path, f"extends: {base}\nllm: {{dialogue: {{{keys}}}}}\n")
+    assert expected in fault
+    text = "extends: cpu\nllm: {dialogue: {kv_keep_ratio: 0.5, kv_keep_floor: 0.4}}\n"
+    (tmp_path / "good.yaml").write_text(text, encoding="utf-8")
+    (model,) = load_profile(str(tmp_path / "good.yaml")).profile.llm.models
+    assert model.kv_keep_ratio == 0.5
 
 
 def test_silences_that_fall_are_refused(tmp_path: Path) -> None:

@@ -58,26 +58,35 @@ class HybridCpuLm(CpuLm):
         self._bodies[body.slot] = body
         return body
 
-    def run(self, first: int, ids: NDArray[np.int64], positions: NDArray[np.int32], rows: NDArray[np.int64]) -> F32:
-        """As CpuLm.run. Only texts that `rows` asks for move on: what is computed in slots between changes no state."""
+    def run(
+        self,
+        first: int,
+        ids: NDArray[np.int64],
+        before: NDArray[np.int32],
+        rows: NDArray[np.int64],
+        positions: NDArray[np.int32] | None = None,
+    ) -> F32:
+        """As CpuLm.run. Only texts that `rows` asks for move on: what is computed in slots between changes no state.
+        positions: as `before`, since no rows are dropped here.
+        """
         texts, count = ids.shape
         bodies = [self._bodies.get(first + text) for text in range(texts)]
         taking_part = {int(row) // count for row in rows}
         for text in taking_part:
             body = bodies[text]
             assert body is not None
-            body.states.go_to(int(positions[text]))
-        for slot, position in enumerate(positions.tolist(), first):
+            body.states.go_to(int(before[text]))
+        for slot, position in enumerate(before.tolist(), first):
             self.arena.own(slot, position)
         binding = self._session.io_binding()
         self.arena.bind(binding, first, texts)
-        last = positions + np.int32(count - 1)
+        last = before + np.int32(count - 1)
         total = np.array([last.max() + 1], np.int32)
         for name, values in (("input_ids", ids), ("rows", rows), ("seqlens_k", last), ("total_len", total)):
             binding.bind_cpu_input(name, values)
-        before = self._stacked([body if text in taking_part else None for text, body in enumerate(bodies)])
-        after = {name: np.empty_like(values) for name, values in before.items()}
-        for name, states in before.items():
+        past = self._stacked([body if text in taking_part else None for text, body in enumerate(bodies)])
+        after = {name: np.empty_like(values) for name, values in past.items()}
+        for name, states in past.items():
             binding.bind_cpu_input(f"past_{name}", states)
             out = after[name]
             binding.bind_output(f"present_{name}", "cpu", 0, np.float32, out.shape, out.ctypes.data)

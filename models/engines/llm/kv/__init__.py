@@ -1,0 +1,1 @@
+"""Which keys and values a text keeps."""
