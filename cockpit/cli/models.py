@@ -14,7 +14,7 @@ import typer
 from cockpit.cli.output import JsonFlag, print_json, print_table, size_text
 from cockpit.cli.progress import bars, steps
 from cockpit.cli.values import model_values, profile_values
-from cockpit.lifecycle import commands, pack_commands, track_commands
+from cockpit.lifecycle import commands, layers_command, pack_commands, track_commands
 from cockpit.lifecycle import refresh as refreshing
 from cockpit.lifecycle.child import Outcome
 from cockpit.lifecycle.trust import trusted_keys
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Fetch, build, validate and verify models.", no_args_is_help=True, rich_markup_mode=None)
 app.command("hash")(commands.hash_models)
 app.command("validate")(commands.validate_models)
+app.command("profile")(layers_command.profile_model)
 app.command("sign")(pack_commands.sign)
 app.command("rollback")(track_commands.rollback)
 app.command("diff")(track_commands.diff)
