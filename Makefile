@@ -9,7 +9,7 @@ RUN_PYTHON := $(or $(PYTHON),python3)
 SUPPORTED := import sys; print("%d.%d.%d" % sys.version_info[:3]); import venv, ensurepip; \
   sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
-.PHONY: demo test lint docs bench gpu-check gpu-bench lock clean distclean
+.PHONY: demo test lint docs hil bench gpu-check gpu-bench lock clean distclean
 
 # An environment that is broken (its Python is gone, too old, or lost its pip) is made anew, and everything in it.
 ifneq ($(shell $(BIN)/python -c 'import pip; $(SUPPORTED)' >/dev/null 2>&1 && echo sound),sound)
@@ -21,6 +21,10 @@ demo: $(VENV)/.demo ## fetch, build, and play recorded commands through the whol
 
 test: $(VENV)/.test ## every test; fetches and builds the models it needs on first use
 	$(BIN)/python -m pytest
+
+hil: $(VENV)/.test ## the rig's smoke set on this machine: commands, refusals, noise, a faulty car (about two minutes)
+	$(BIN)/cockpit hil run window-halfway reverse-is-refused temperature-zh window-from-the-rear noise-invents-nothing \
+	  fault-vehicle-gone fault-window-sticks fault-window-slow --out out/hil/smoke
 
 bench: $(VENV)/.bench ## the benchmarks that need no GPU, beside their peers (about 20 minutes, a compiler for llama-cpp-python)
 	@for name in turn asr decode tts commands serialise idle arbiter warmup; do \

@@ -26,7 +26,7 @@ PAGE = "docs/licences.md"
 RECORD = "docs/packages.json"
 RUN_TIME = ("cpu", "gpu", "build", "audio", "vss", "wake", "api", "remote")
 """Extras of a car or a bench, whose packages are followed to the end."""
-DEVELOPMENT = ("bench", "test", "rig", "tune")
+DEVELOPMENT = ("bench", "test", "rig")
 """Extras of a developer, listed themselves only."""
 MARKERS = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "extra": ""}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,10 +13,12 @@ import typer
 
 from cockpit.cli.output import JsonFlag, print_json, print_table
 from cockpit.cli.talk import ProfileName
-from hil.rig import report
+from hil.report import files as report
+from hil.report import trend
+from hil.report.compare import differences
 from hil.rig.scenario import Loaded, find
 from hil.rig.verdict import BAD
-from models.errors import StartupError
+from models.errors import InputError, StartupError
 
 if TYPE_CHECKING:  # a listing of scenarios loads no chain
     from hil.dut.base import DeviceUnderTest
@@ -47,6 +50,12 @@ def run(
     service: Annotated[
         Path | None, typer.Option("--service", help="Drive the running cockpit serve on this socket instead.")
     ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option("--baseline", help="The --out of an earlier run: the report shows the difference.")
+    ] = None,
+    trend_file: Annotated[
+        Path | None, typer.Option("--trend", help="SQLite file of all runs; by default in the folder above --out.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Run scenarios one after the other, at the speed they are spoken: in this process, those with faults of devices or
@@ -56,6 +65,7 @@ def run(
     """
     loaded = find(patterns or ())
     out = out.expanduser()
+    base = [] if baseline is None else _baseline(baseline)
     try:
         out.mkdir(parents=True, exist_ok=True)
         kept = _kept(loaded, out, profile) if resume else {}
@@ -63,24 +73,54 @@ def run(
     except OSError as error:
         raise StartupError(f"{out} cannot be written ({error.strerror}): name another --out") from error
     rest = [one for one in loaded if one.digest not in kept]
-    rows = kept | (_run(rest, profile, out, list(kept.values()), service, quiet=json) if rest else {})
+    to = Destination(out, base, trend_file or out.parent / trend.FILE)
+    rows = kept | (_run(rest, profile, to, list(kept.values()), service, quiet=json) if rest else {})
     ordered = [rows[one.digest] for one in loaded]
+    compared = differences(ordered, base)
     bad = [row for row in ordered if row["outcome"] in BAD]
     if json:
-        print_json({"outcome": "FAIL" if bad else "PASS", "results": ordered, "report": str(out / "report.html")})
+        told = {"outcome": "FAIL" if bad else "PASS", "results": ordered, "report": str(out / "report.html")}
+        if baseline is not None:
+            told["differences"] = [asdict(one) | {"verdict": one.verdict} for one in compared]
+        print_json(told)
     else:
+        for one in compared:
+            if one.verdict in ("slower", "faster"):
+                typer.echo(f"{one.id}: {one.stage} {one.verdict} by {one.low_ms:.0f} to {one.high_ms:.0f} ms (95 %)")
         typer.echo(f"{len(ordered) - len(bad)} of {len(ordered)} passed; {out / 'report.html'}")
     if bad:
         raise typer.Exit(1)
 
 
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a run is written to, and what it is compared with. baseline: rows of an earlier run. trend: SQLite."""
+
+    out: Path
+    baseline: list[dict[str, Any]]
+    trend: Path
+
+
+def _baseline(folder: Path) -> list[dict[str, Any]]:
+    found = report.earlier(folder.expanduser())
+    if not found:
+        raise InputError(f"--baseline {folder}: no {report.RESULTS} there; name the --out of an earlier run")
+    return found
+
+
 def _run(
-    loaded: list[Loaded], profile: str, out: Path, before: list[dict[str, Any]], service: Path | None, *, quiet: bool
+    loaded: list[Loaded],
+    profile: str,
+    to: Destination,
+    before: list[dict[str, Any]],
+    service: Path | None,
+    *,
+    quiet: bool,
 ) -> dict[str, dict[str, Any]]:
     """Results by digest; writes every file of the report. before: results that are kept of an earlier run."""
     from hil.rig.bench import Bench, environment
 
-    env, sounds = environment(profile), {}
+    out, env, sounds = to.out, environment(profile), {}
     rows: dict[str, dict[str, Any]] = {}
     for open_device, group in _devices(loaded, profile, service, out, quiet=quiet):
         with open_device() as device:
@@ -97,7 +137,11 @@ def _run(
                     typer.echo(result.outcome + "".join(f"\n    {reason}" for reason in result.reasons))
                 every = [*before, *rows.values()]
                 report.write_junit(out / "junit.xml", every)
-                report.write_html(out / "report.html", every, sounds, env)
+                report.write_html(out / "report.html", every, sounds, env, differences(every, to.baseline))
+    every = [*before, *rows.values()]
+    trend.note(to.trend, every, env)
+    compared = differences(every, to.baseline)
+    report.write_html(out / "report.html", every, sounds, env, compared, trend.runs(to.trend))
     return rows
 
 

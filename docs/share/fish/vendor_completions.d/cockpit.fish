@@ -221,6 +221,8 @@ complete -c cockpit -n '__cockpit_at "cockpit hil run"' -l profile -r -F -a 'bas
 complete -c cockpit -n '__cockpit_at "cockpit hil run"' -l out -r -F -d 'Folder of results.jsonl, junit.xml, report.html.'
 complete -c cockpit -n '__cockpit_at "cockpit hil run"' -l resume -d 'Keep what --out holds of the same scenarios and profile; run the rest.'
 complete -c cockpit -n '__cockpit_at "cockpit hil run"' -l service -r -F -d 'Drive the running cockpit serve on this socket instead.'
+complete -c cockpit -n '__cockpit_at "cockpit hil run"' -l baseline -r -F -d 'The --out of an earlier run: the report shows the difference.'
+complete -c cockpit -n '__cockpit_at "cockpit hil run"' -l trend -r -F -d 'SQLite file of all runs; by default in the folder above --out.'
 complete -c cockpit -n '__cockpit_at "cockpit hil run"' -l json -d 'Print one JSON object instead of text.'
 complete -c cockpit -n '__cockpit_at "cockpit hil run"' -s h -l help -d 'Show the help and exit.'
 complete -c cockpit -n '__cockpit_at "cockpit hil check"' -l json -d 'Print one JSON object instead of text.'

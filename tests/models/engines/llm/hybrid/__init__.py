@@ -1,0 +1,1 @@
+"""Models that mix attention with state-space layers."""

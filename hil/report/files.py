@@ -11,20 +11,14 @@ from xml.etree import ElementTree
 import jinja2
 import numpy as np
 
-from hil.acoustics.noise import Audio, active_level
+from hil.acoustics.noise import Audio
+from hil.report.compare import Difference
+from hil.report.pictures import STAGE_COLOURS, WIDTH, shares, waterfall, wave
 from hil.rig.bench import Result
 from hil.rig.verdict import BAD, OUTCOMES
 from models.errors import InputError, StartupError
-from pipeline.frames import SAMPLE_RATE_HZ
 
 RESULTS = "results.jsonl"
-_STAGE_COLOURS = {"endpoint": "#8c959f", "asr": "#0969da", "llm": "#8250df", "tts_first": "#bf8700"}
-_BESIDE = ("asr",)
-"""Runs inside the trailing silence: its bar takes no place of its own."""
-_WIDTH, _WAVE, _SHARES, _ROW = 720, 60, 120, 16
-_MOST_BARS = 20
-_ENOUGH = 10
-"""So many turns must there be for a distribution to say something."""
 
 
 def begin(folder: Path, kept: Sequence[Mapping[str, Any]]) -> None:
@@ -84,18 +78,28 @@ def write_junit(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def write_html(
-    path: Path, rows: Sequence[Mapping[str, Any]], sounds: Mapping[str, Audio], env: Mapping[str, Any]
+    path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    sounds: Mapping[str, Audio],
+    env: Mapping[str, Any],
+    differences: Sequence[Difference] = (),
+    trend: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """The page. rows: as `Result.as_json`, with `profile`. sounds: what was heard, by id, of what was run now."""
+    """The page. rows: as `Result.as_json`, with `profile`. sounds: what was heard, by id, of what was run now.
+
+    differences: to a baseline. trend: earlier runs, oldest first, as `hil.report.trend.runs` gives them.
+    """
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(Path(__file__).with_name("report.html.jinja").read_text(encoding="utf-8"))
+    template = environment.from_string(Path(__file__).with_name("page.html.jinja").read_text(encoding="utf-8"))
     counts = {name: sum(row["outcome"] == name for row in rows) for name in OUTCOMES}
     page = template.render(
         counts=", ".join(f"{count} {name}" for name, count in counts.items() if count),
         rows=[_shown(row, sounds.get(row["id"])) for row in rows],
         env={key: ", ".join(value) if isinstance(value, list) else value for key, value in env.items()},
-        colours=_STAGE_COLOURS,
-        width=_WIDTH,
+        colours=STAGE_COLOURS,
+        differences=differences,
+        trend=trend,
+        width=WIDTH,
     )
     path.write_text(page, encoding="utf-8")
 
@@ -109,12 +113,23 @@ def _shown(row: Mapping[str, Any], sound: Audio | None) -> dict[str, Any]:
     return {
         **row,
         "first_audio": f"{np.median(times):.0f}" if times else "-",
-        "wave": None if sound is None else _wave(sound, times),
-        "waterfall": _waterfall(turns, limit),
-        "shares": _shares(times, limit),
+        "wave": None if sound is None else wave(sound, times),
+        "waterfall": waterfall(turns, limit),
+        "distributions": _distributions(turns, row["limits_ms"]),
         "turns": [{**turn, "called": _called(turn)} for turn in turns],
         **_faults(row["repetitions"]),
     }
+
+
+def _distributions(turns: Sequence[Mapping[str, Any]], limits: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Of first audio and of every stage with a limit, where there are turns enough."""
+    found = []
+    for stage in dict.fromkeys(("first_audio", *limits)):
+        times = [turn["ms"][stage] for turn in turns if turn["ms"].get(stage) is not None]
+        drawn = shares(times, limits.get(stage))
+        if drawn is not None:
+            found.append({"stage": stage, **drawn})
+    return found
 
 
 def _faults(repetitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -125,64 +140,6 @@ def _faults(repetitions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "modes": list(dict.fromkeys(mode for one in repetitions for mode in one.get("modes", ()))),
         "recovered_s": round(max(recovered), 1) if recovered else None,
     }
-
-
-def _wave(sound: Audio, times: Sequence[float]) -> dict[str, Any]:
-    """What was heard, with the end of speech and the first sound of the first reply."""
-    peaks = np.array([np.abs(part).max(initial=0.0) for part in np.array_split(sound, _WIDTH)])
-    heights = peaks / (peaks.max() or 1.0) * _WAVE / 2
-    bars = (f"M{x} {_WAVE / 2 - height:.1f}v{2 * height:.1f}" for x, height in enumerate(heights))
-    end = _speech_end(sound)
-    marks = [(end, "end of speech")]
-    if times:
-        marks.append((end + times[0] / 1e3, f"first audio after {times[0]:.0f} ms"))
-    scale = _WIDTH / (len(sound) / SAMPLE_RATE_HZ)
-    placed = [{"x": round(min(at * scale, _WIDTH)), "text": text} for at, text in marks]
-    return {"height": _WAVE, "path": "".join(bars), "marks": placed}
-
-
-def _speech_end(sound: Audio) -> float:
-    """Seconds to the end of the last 10 ms block that is within 25 dB of the active level."""
-    size = SAMPLE_RATE_HZ // 100
-    blocks = sound[: len(sound) - len(sound) % size].reshape(-1, size)
-    loud = np.flatnonzero(np.sqrt(np.mean(blocks**2, axis=1)) > active_level(sound) * 10 ** (-25 / 20))
-    return 0.0 if not len(loud) else float(loud[-1] + 1) / 100
-
-
-def _waterfall(turns: Sequence[Mapping[str, Any]], limit: float | None) -> dict[str, Any] | None:
-    """Stages of each turn, one row below the other, from the end of speech to the first sound."""
-    shown = [turn["ms"] for turn in turns if turn["ms"]["first_audio"] is not None][:_MOST_BARS]
-    if not shown:
-        return None
-    longest = max([ms["first_audio"] for ms in shown] + [limit or 0.0])
-    scale, bars = _WIDTH / longest, []
-    for number, ms in enumerate(shown):
-        x = 0.0
-        for stage, colour in _STAGE_COLOURS.items():
-            width = (ms[stage] or 0.0) * scale
-            bar = {"x": round(x, 1), "y": number * _ROW + 2, "width": round(width, 1), "colour": colour}
-            bars.append(bar | {"text": f"{stage} {ms[stage]} ms"})
-            x += 0.0 if stage in _BESIDE else width
-        end = {"x": round(ms["first_audio"] * scale, 1), "y": number * _ROW + 2, "width": 2, "colour": "#1a7f37"}
-        bars.append(end | {"text": f"first audio {ms['first_audio']} ms"})
-    drawn = None if limit is None else round(limit * scale, 1)
-    return {"height": len(shown) * _ROW, "bars": bars, "limit": drawn, "longest": round(longest)}
-
-
-def _shares(times: Sequence[float], limit: float | None) -> dict[str, Any] | None:
-    """Share of turns whose first sound came within so many ms."""
-    if len(times) < _ENOUGH:
-        return None
-    values = sorted(times)
-    scale = _WIDTH / max(values[-1], limit or 0.0)
-    steps = [
-        f"{value * scale:.1f},{_SHARES * (1 - number / len(values)):.1f}" for number, value in enumerate(values, 1)
-    ]
-    p50, p99 = np.percentile(values, (50, 99))
-    drawn = None if limit is None else round(limit * scale, 1)
-    points = f"0,{_SHARES} {' '.join(steps)}"
-    told = {"p50": round(p50), "p99": round(p99), "turns": len(values)}
-    return {"height": _SHARES, "points": points, "limit": drawn, **told}
 
 
 def _called(turn: Mapping[str, Any]) -> str:

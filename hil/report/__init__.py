@@ -1,0 +1,1 @@
+"""A run as files: JSON lines, JUnit XML, an HTML page with pictures, a baseline beside it, the trend."""
