@@ -31,9 +31,11 @@ def refresh(store: Store, names: Sequence[str], *, run: Run | None = None) -> Re
     validated with the new software to stand in; what was validated under another firmware is validated again, and where
     it fails, its former build is tried. Nothing is fetched or built. run: see `validate`.
     """
-    from models.pack.install import finish
+    events: list[str] = []
+    if (store.root / "packs").is_dir():
+        from models.pack.install import finish
 
-    events = [f"pack {name}: its interrupted installation is finished" for name in finish(store)]
+        events += [f"pack {name}: its interrupted installation is finished" for name in finish(store)]
     for name in names:
         if isinstance(store.fault(name), FingerprintMismatch):
             events += _stale(store, name, run)

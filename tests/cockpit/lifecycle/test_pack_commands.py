@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cockpit.cli import main, talk
+from cockpit.lifecycle.refresh import refresh
 from cockpit.lifecycle.trust import untrusted_models
 from cockpit.profile.load import load_profile
 from cockpit.service.notify import Notifier
@@ -82,3 +83,6 @@ def test_from_the_bench_to_the_head_unit_and_its_status(
     record.model_copy(update={"state": "installing"}).write(store.root)
     with pytest.raises(StartupError, match="was not installed to its end; run: cockpit models refresh"):
         talk._require_trusted(store, loaded.profile, state)
+    done = refresh(store, [VAD])
+    assert done.events == ("pack models: its interrupted installation is finished",)
+    assert untrusted_models(store, loaded.profile).keys() == {VAD}
