@@ -1,0 +1,1 @@
+"""Checkpoints of every family, built and compared."""
