@@ -34,6 +34,12 @@ from models.engines.llm.tokenizer import TextTokenizer
 from models.engines.llm.tokens import guard as tokenizer_guard
 from models.errors import InputError, TokenizerMismatch
 
+_CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""For the vocabulary of bytes, which has its marks."""
+
 
 def build_family(
     config: Path,
@@ -62,6 +68,8 @@ def build_family(
     report("tokenizer", 0.0)
     words = _json(tokenizer_config)
     written = _write_tokenizer(tokenizer, words, out)
+    if tokenizer is None:
+        words = {"chat_template": _CHATML} | words
     template = _write_template(chat_template, words, out)
     report("weights", 0.1)
     with _opened(settings, weights, seed) as tensors, WeightFile(out / "model.bin") as file:

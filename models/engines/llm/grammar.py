@@ -73,7 +73,8 @@ class GrammarConstraint:
 
     def allowed(self) -> NDArray[np.int64] | None:
         """Ids that may come next, ascending. Work grows with their number, not with the vocabulary."""
-        self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, self._mask.nbytes)
+        size_bytes = (self._vocab_size + 31) // 32 * 4  # llguidance takes words of 32 bits, and no byte more
+        self._matcher.unsafe_compute_mask_ptr(self._mask.ctypes.data, size_bytes)
         self._check()
         used = np.flatnonzero(self._mask)
         if used.size == self._mask.size and bool((self._mask[:-1] == ALL_BITS).all()):

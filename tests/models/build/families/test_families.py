@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from models.build.families.build import build_family
 from models.build.families.config import rope_factors
 from models.engines.llm.causal_lm import CausalLM
+from models.engines.llm.grammar import Grammar
 from models.errors import InputError, TokenizerMismatch
 from tests.support import families_reference as reference
 from tests.support.batches import together
@@ -53,6 +54,9 @@ def test_a_config_alone_makes_a_served_model(name: str, tmp_path: Path) -> None:
     session = lm.open_session()
     session.set_tokens(lm.tokenizer.encode("打开车窗, please"))
     assert len(list(session.generate(max_new_tokens=4))) == 4
+    choice = Grammar.compile('start: "yes" | "no"', lm.tokenizer).start()  # 520 ids are 17 words of 32 bits
+    assert lm.tokenizer.decode(list(session.generate(max_new_tokens=4, constraint=choice))) in ("yes", "no")
+    assert lm.chat.encode([{"role": "user", "content": "hi"}], lm.tokenizer)
     assert lm.stop_ids  # <|im_end|> of the vocabulary of bytes
 
 
