@@ -468,6 +468,9 @@ class BatchLoop:
         text.session.draft_tokens = self._lane.draft_tokens
         if not text.session.draft_tokens or text.sampler is not None or text.going.constraint is not None:
             return False
+        if not text.session.drafting.open:
+            text.session.drafting.passed()
+            return False
         generation = text.generation
         steps = text.session.drafted_steps(text.going.room, generation.unwanted, _nothing)
         made: int | None = 0

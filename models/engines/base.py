@@ -71,6 +71,10 @@ class TokenConstraint(Protocol):
         """Token ids that must come next (may be empty): they need no model step and are fed in one prefill."""
         ...
 
+    def possible(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens`, from the first on, may come one after the other. Changes nothing."""
+        ...
+
     def advance(self, token: int) -> None:
         """Take `token` as generated. Raises ValueError if it is not allowed."""
         ...

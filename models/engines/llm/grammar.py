@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -87,6 +87,10 @@ class GrammarConstraint:
     def forced(self) -> list[int]:
         """Ids that must come next; may be empty."""
         return list(self._matcher.compute_ff_tokens())
+
+    def possible(self, tokens: Sequence[int]) -> int:
+        """How many of `tokens`, from the first on, may come. Changes nothing."""
+        return int(self._matcher.validate_tokens(list(tokens)))
 
     def advance(self, token: int) -> None:
         """Take `token`. Raises ValueError if it is not allowed."""

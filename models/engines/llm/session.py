@@ -18,6 +18,7 @@ from models.engines.llm.head import F32, Ids
 from models.engines.llm.hybrid.states import Snapshot
 from models.engines.llm.kv.gate import GatedSpan, TextGate, rows_of
 from models.engines.llm.shared_rows import NOTHING_SHARED, SharedBeginning
+from models.engines.llm.speculation.gate import DraftGate
 from models.engines.preemption import RunEnded
 from models.errors import InputError
 
@@ -30,6 +31,8 @@ DEFAULT_CHUNK = 256
 
 COPY_TOKENS = 1024
 """Tokens whose rows are copied before a boundary: a few milliseconds."""
+_MOST_MISSING = 16
+"""Tokens that a run may compute besides guesses, with a row of each: a prompt goes without."""
 _WRITES = 64
 """Runs that a text remembers; who copies from it while more of them go by starts anew."""
 
@@ -202,7 +205,7 @@ class LmSession:
     Invariant: the cache holds keys and values of the first `cached` of `tokens`; rewinding only lowers that number.
 
     name: unique in the process. draft_tokens: how many tokens `generate` may guess ahead and verify in one run;
-    `drafted` and `accepted` count them. redone: runs that were ended for somebody more urgent and are done again; what
+    `drafted` and `accepted` count them, `drafting` says whether it pays. redone: runs that were ended for somebody more urgent and are done again; what
     cannot wait for a boundary (`score`, `hidden`) does that at once.
 
     Another thread may read `tokens` and `cached`, and copy cached rows with `adopt`, while the owner works: `cached`
@@ -212,6 +215,7 @@ class LmSession:
     def __init__(self, body: Body, head: Head, stop_ids: frozenset[int], gated: GatedBody | None = None) -> None:
         self.name = f"text-{next(_NUMBERS)}"
         self.draft_tokens = 0
+        self.drafting = DraftGate()
         self.drafted = 0
         self.accepted = 0
         self.redone = 0
@@ -575,9 +579,10 @@ class LmSession:
         constraint, a full cache or `cancelled`. Every token yielded is part of `tokens` already.
 
         Tokens a constraint forces are appended without a decision each and computed together in one run.
-        `at_boundary` is called before every run of the model and may block: that is where a task yields. Without a
-        constraint, `draft_tokens` let one run yield several tokens, the same ones as without. choose: given the hidden
-        state and the allowed ids (None: all), the next token; by default the likeliest. Nothing is drafted for it.
+        `at_boundary` is called before every run of the model and may block: that is where a task yields. `draft_tokens`
+        let one run yield several tokens, the same ones as without, while enough guesses are right. choose: given the
+        hidden state and the allowed ids (None: all), the next token; by default the likeliest. Nothing is drafted for
+        it.
         """
         going = Continuation(self, max_new_tokens, constraint)
         while not going.over and not cancelled():
@@ -585,13 +590,17 @@ class LmSession:
             if forced:
                 yield from forced
                 continue
-            if constraint is None and self.draft_tokens and choose is None:
-                made = yield from self.drafted_steps(going.room, cancelled, at_boundary)
+            if self.draft_tokens and choose is None and self.drafting.open:
+                if constraint is None:
+                    made = yield from self.drafted_steps(going.room, cancelled, at_boundary)
+                    going.room -= made or 0
+                else:
+                    made = yield from self._constrained_steps(going, constraint, cancelled, at_boundary)
                 if made is None:
                     return
                 if made:
-                    going.room -= made
                     continue
+            self.drafting.passed()
             self._flush(DEFAULT_CHUNK, cancelled, at_boundary)
             if self._hidden is None:
                 return
@@ -622,8 +631,7 @@ class LmSession:
             return 0
         said = self._head.best_rows(rows).tolist()
         right = next((i for i, guess in enumerate(guesses) if said[i] != guess), len(guesses))
-        self.drafted += len(guesses)
-        self.accepted += right
+        self._count_drafts(len(guesses), right)
         self._cached = len(self._tokens)  # the rejected are overwritten by the next run
         for i, token in enumerate(said[: right + 1]):
             if token in self.stop_ids or (i and cancelled()):
@@ -633,6 +641,58 @@ class LmSession:
             self._cached += computed
             yield token
         return right + 1
+
+    def _constrained_steps(
+        self,
+        going: Continuation,
+        constraint: TokenConstraint,
+        cancelled: Callable[[], bool],
+        at_boundary: Callable[[], None],
+    ) -> Generator[int, None, int | None]:
+        """As `drafted_steps`, where a grammar says what may come: only guesses that it lets through are verified, with
+        the tokens that it forced before them. What it forces after one is taken without asking the model.
+        """
+        start = self.body.resumable(min(self._cached, len(self._tokens) - 1))
+        missing = self._tokens[start:]
+        guesses = propose(self._tokens, min(self.draft_tokens, going.room - 1))
+        guesses = guesses[: constraint.possible(guesses)]
+        if self._hidden is not None or not guesses or len(missing) > _MOST_MISSING:
+            return 0
+        at_boundary()
+        if cancelled():
+            return None
+        if self.body.resumable(self._cached) < start:
+            return 0  # what was cached was forgotten at the boundary
+        self._cached = start
+        try:
+            rows = self._run([*missing, *guesses], every_row=True)
+        except RunEnded:
+            self.redone += 1
+            return 0
+        self._cached = len(self._tokens)
+        made = right = 0
+        agreed = True
+        while agreed and made <= len(guesses) and not going.over:
+            forced = constraint.forced()
+            row = self._head.row(rows, len(missing) - 1 + made)
+            token = forced[0] if forced else self._head.best(row, constraint.allowed())
+            agreed = made < len(guesses) and token == guesses[made]
+            right += agreed
+            computed = agreed and self._cached == len(self._tokens)  # not if forgotten since the last yield
+            made += 1
+            if not going.take(token):
+                break
+            self._cached += computed
+            yield token
+            if cancelled():
+                break
+        self._count_drafts(len(guesses), right)
+        return made
+
+    def _count_drafts(self, offered: int, right: int) -> None:
+        self.drafted += offered
+        self.accepted += right
+        self.drafting.saw(offered, right)
 
     def score(self, candidates: Sequence[Sequence[int]]) -> list[float]:
         """Total log-probability (nats) of each candidate as what comes next. The text stays as it was.

@@ -1,0 +1,1 @@
+"""When tokens that are guessed from the text pay."""
