@@ -47,6 +47,8 @@ BENCHMARKS = (
     Benchmark("chain.panel", "first audio with events and metrics followed, and with nobody watching", "CPU", "7 min"),
     Benchmark("chain.serialise", "bytes at the edges beside json.dumps, and the hop between stages", "CPU", "10 s"),
     Benchmark("llm.decode", "prefill and decode speed, agreement with the f32 export", "CPU", "5 min", (LLAMA,)),
+    Benchmark("llm.families", "every model family: speed, memory, difference from transformers", "CPU", "3 min"),
+    Benchmark("llm.speculate", "runs of the model that tool calls take: forced tokens, guesses", "CPU", "2 min"),
     Benchmark("llm.prefix", "TTFT with a shared beginning, parked dialogues against computing", "CPU", "5 min"),
     Benchmark("llm.agents", "ten agents at once, accuracy of the agent loop per model", "CPU", "5 min", (LLAMA,)),
     Benchmark("llm.tasks100", "100 in-car tasks through the API, steady and pulsed", "CPU, GPU", "15 min", (LLAMA,)),

@@ -205,8 +205,8 @@ class LmSession:
     Invariant: the cache holds keys and values of the first `cached` of `tokens`; rewinding only lowers that number.
 
     name: unique in the process. draft_tokens: how many tokens `generate` may guess ahead and verify in one run;
-    `drafted` and `accepted` count them, `drafting` says whether it pays. redone: runs that were ended for somebody more urgent and are done again; what
-    cannot wait for a boundary (`score`, `hidden`) does that at once.
+    `drafted` and `accepted` count them, `drafting` says whether it pays. redone: runs that were ended for somebody more
+    urgent and are done again; what cannot wait for a boundary (`score`, `hidden`) does that at once.
 
     Another thread may read `tokens` and `cached`, and copy cached rows with `adopt`, while the owner works: `cached`
     is lowered before the text changes, and every run notes where it begins to write before it does.

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from benchmarks.harness import families_reference as reference
 from models.build.families.build import build_family
 from models.build.families.config import rope_factors
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.grammar import Grammar
 from models.errors import InputError, TokenizerMismatch
-from tests.support import families_reference as reference
 from tests.support.batches import together
 
 LOGIT_DIFFERENCE = 1e-4

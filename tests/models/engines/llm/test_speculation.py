@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from benchmarks.harness import families_reference as reference
 from models.build.families.build import build_family
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.grammar import Grammar
 from models.engines.llm.session import Hidden, LmSession
 from models.engines.llm.speculation.gate import JUDGED, PAUSE_TOKENS, DraftGate
-from tests.support import families_reference as reference
 
 CALL = '{"name": "set_window", "arguments": {"zone": "driver", "percent": 50}}'
 OTHER = '{"name": "set_window", "arguments": {"zone": "rear", "percent": 55}}'
-GRAMMAR = r'''start: "{\"name\": \"" /[a-z_]{3,12}/ "\", \"arguments\": {\"zone\": \"" /[a-z]{3,8}/ "\", \"percent\": " /[0-9]{1,3}/ "}}"'''
+GRAMMAR = (
+    r'start: "{\"name\": \"" /[a-z_]{3,12}/ "\", \"arguments\": {\"zone\": \"" /[a-z]{3,8}/ '
+    r'"\", \"percent\": " /[0-9]{1,3}/ "}}"'
+)
 
 
 @pytest.fixture(scope="module", params=["qwen2", "nemotron-h"])

@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks.harness import families_reference as reference
 from models.build.families.build import build_family
 from models.engines.llm.causal_lm import CausalLM
 from models.engines.llm.hybrid.cpu import HybridBody
 from models.engines.llm.hybrid.states import MARKED, RECENT, TextStates
 from models.engines.llm.session import Hidden, LmSession
-from tests.support import families_reference as reference
 
 NAME = "nemotron-3"
 TEXT = reference.texts()[0]

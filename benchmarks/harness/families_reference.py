@@ -1,7 +1,7 @@
 """What transformers says about tiny random checkpoints of every family, kept in `tests/data/families.json`.
 
-`python -m tests.support.families_reference` records the file again (half a minute): after CONFIGS, the way values are
-drawn, or transformers changed. The tests draw the same weights and need neither torch nor transformers.
+`python -m benchmarks.harness.families_reference` records the file again (half a minute): after CONFIGS, the way values
+are drawn, or transformers changed. The tests draw the same weights and need neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from models.build.families.tensors import drawn, tensor_shapes
-from tests.support.paths import ROOT
 
-FILE = ROOT / "tests" / "data" / "families.json"
+FILE = Path(__file__).resolve().parents[2] / "tests" / "data" / "families.json"
 SEED = 3
 LENGTHS = (40, 23, 7)
 """Tokens of the three texts of a batch."""
@@ -128,7 +127,7 @@ def record(name: str) -> dict[str, Any]:
 def main() -> None:
     made_by = {name: version(name) for name in ("transformers", "torch", "numpy")}
     families = {name: record(name) for name in CONFIGS}
-    text = {"command": "python -m tests.support.families_reference", "versions": made_by, "families": families}
+    text = {"command": "python -m benchmarks.harness.families_reference", "versions": made_by, "families": families}
     FILE.write_text(json.dumps(text, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
