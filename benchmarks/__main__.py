@@ -53,6 +53,7 @@ BENCHMARKS = (
     Benchmark("llm.agents", "ten agents at once, accuracy of the agent loop per model", "CPU", "5 min", (LLAMA,)),
     Benchmark("llm.tasks100", "100 in-car tasks through the API, steady and pulsed", "CPU, GPU", "15 min", (LLAMA,)),
     Benchmark("llm.batching", "tokens per second by batch, short requests beside a long prompt", "CPU, GPU", "8 min"),
+    Benchmark("llm.kv_gate", "memory, needles, tool choice and agreement with keys and values dropped", "CPU", "9 min"),
     Benchmark("llm.spinning", "threads that spin between operators, on free cores and on shared ones", "CPU", "1 min"),
     Benchmark("llm.gpu_decode", "batch-1 decode of a 4B shape, share of the bandwidth bound", "GPU", "2 min", (TORCH,)),
     Benchmark("llm.gpu_engine", "each engine on the GPU beside the same on the CPU", "GPU", "3 min"),
