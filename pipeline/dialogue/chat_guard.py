@@ -44,6 +44,13 @@ _ACKNOWLEDGED: dict[Language, re.Pattern[str]] = {
     "zh": re.compile(r"\s*(?:好的?|没问题|当然可以|当然|可以|行|收到|明白了?|知道了|完成了?)[，,。！!\s]+"),
 }
 """Said first it sounds as if the car obeyed: it is left out."""
+_WELCOMED = re.compile(
+    r"\s*(?:you'?re (?:very )?welcome|(?:it'?s )?my pleasure|(?:I'm )?(?:happy|glad) to help|不客气|不用谢|很高兴)"
+    r"[，,。！!.\s]+",
+    re.IGNORECASE,
+)
+_THANKED = re.compile(r"\bthank|谢", re.IGNORECASE)
+"""Said to somebody who thanks for nothing, the first sounds as if something had been done."""
 _CLAIM: dict[Language, re.Pattern[str]] = {
     "en": re.compile(
         rf"\b(?:I|I've|I'll|I'm|I have|I will|I am|let me)(?: (?:have|will|am|now|just|already|going to|can))*"
@@ -59,6 +66,8 @@ _CLAIM: dict[Language, re.Pattern[str]] = {
         rf"|\bthere (?:is|are|were|was) (?:currently|now|no|\d+)\b[^.]*\b(?:{_OWN})\b"
         rf"|\bI have (?:an?|no|some|several|many|new|\d+|one|two|three|four|five)\b[^.]*\b(?:{_OWN})\b"
         r"|\b(?:sunny|rainy|cloudy|snowy|windy|dry|icy)\b[^.]{0,30}\b(?:today|tonight|tomorrow|next|on|this|at)\b"
+        r"|\b(?:glad|happy|pleased)(?: that)? I (?:could|was able)\b|\bI (?:just|already) \w+(?:ed|t)\b"
+        r"|\bas (?:you )?(?:requested|asked|wished|instructed)\b"
         r"|\b(?:currently|right now|at the moment|as of (?:now|today))\b"
         r"|\b(?:rain|snow|weather|temperatures?|sky|forecast|traffic|road)\b[^.]{0,40}"
         r"\b(?:expected|forecast|likely|today|tonight|tomorrow|this (?:week|weekend|morning|afternoon|evening))\b",
@@ -71,7 +80,9 @@ _CLAIM: dict[Language, re.Pattern[str]] = {
         r"|已(?:经)?[^，。！？]{0,8}(?:了|好|成功|完成|完毕)"
         rf"|(?:这辆车|您的车|你的车|本车|车辆|{_THINGS_ZH})[^，。！？]{{0,6}}?(?:已|开着|关着|打开了|关了|处于|{_IS_ZH})"
         r"|(?:这辆车|您的车|你的车|本车)[^，。！？]{0,6}?有"
-        r"|我(?:正在|马上|这就|已经?)|(?:车辆?|系统|屏幕?)[^，。！？]{0,4}(?:正在|已)"
+        r"|我(?:正在|马上|这就|已经?|刚)|我[^，。！？]{0,5}(?:操作|执行|完成|处理)[^，。！？]{0,3}了"
+        r"|(?:高兴|希望)[^，。！？]{0,4}帮[到上了]|(?:按|照|如)[您你](?:的要求|所愿|说的)"
+        r"|(?:车辆?|系统|屏幕?)[^，。！？]{0,4}(?:正在|已)"
         r"|目前|当前|现在[^，。！？]{0,10}(?:是|在|有|没有|为)"
         r"|(?:日程|会议|闹钟|邮件|短信|来电|订单|快递|购物清单|航班|[您你]的(?:提醒|消息))[^，。！？]{0,6}(?:是|在|有|没有|为|已|将)"
         r"|(?:今天|明天|今晚|本周|周末)[^，。！？]{0,10}(?:天气|气温|晴|雨|雪|多云|阴|路况)"
@@ -176,7 +187,7 @@ class TalkFilter:
         """A whole sentence, or the rest of one; empty and done where it may not be spoken."""
         if not self._said.strip():
             sentence = self._unacknowledged(sentence)
-            if _ACKNOWLEDGED[self._language].fullmatch(f"{sentence.strip()}!"):
+            if self._acknowledges(f"{sentence.strip()}!", whole=True) is not None:
                 return ""
         if not sentence.strip() and not self._said.strip():
             return ""
@@ -210,8 +221,17 @@ class TalkFilter:
 
     def _unacknowledged(self, text: str) -> str:
         """Without the "Sure, " at its beginning; a reply of nothing else stays for the end to judge."""
-        acknowledged = _ACKNOWLEDGED[self._language].match(text)
+        acknowledged = self._acknowledges(text)
         return text if acknowledged is None else text[acknowledged.end() :]
+
+    def _acknowledges(self, text: str, *, whole: bool = False) -> re.Match[str] | None:
+        """What of the text's beginning sounds as if the car obeyed."""
+        welcomed = () if _THANKED.search(self._asked) else (_WELCOMED,)
+        found = (
+            pattern.fullmatch(text) if whole else pattern.match(text)
+            for pattern in (_ACKNOWLEDGED[self._language], *welcomed)
+        )
+        return next((match for match in found if match is not None), None)
 
     def _open_sentence(self) -> str:
         return self._said if not self._sentences else ""

@@ -333,7 +333,8 @@ class DialogueManager:
             return None
         if decision.kind == "ask" and can_be_confirmed(decision.offered, language):
             return Question("confirm", decision.offered)
-        return lacking(parse)
+        program = [call.name for call in decision.calls] if decision.kind == "program" else []
+        return lacking(parse, program)
 
     def _from_manual(self, text: str, language: Language, found: Found | None, *, how_to: bool) -> ManualAnswer | None:
         """What the manual says to talk; None: the model answers. how_to: the manual was searched already."""

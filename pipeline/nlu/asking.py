@@ -7,6 +7,7 @@ call is never made without one.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -93,8 +94,15 @@ _SMALL_WORDS = (
 _SMALL: Final = frozenset(_SMALL_WORDS.split())
 
 
-def lacking(parse: Parse) -> Question | None:
-    """The question that a sentence needs before anything can be done; None where it needs none."""
+def lacking(parse: Parse, program: Sequence[str] = ()) -> Question | None:
+    """The question that a sentence needs before anything can be done; None where it needs none. program: the tools that
+    the model surely reads in it; of another one than the question would be about, nothing is asked.
+    """
+    question = _lacking(parse)
+    return None if question is None or (program and question.call.name not in program) else question
+
+
+def _lacking(parse: Parse) -> Question | None:
     whole = parse.whole
     if whole.of("forbid") or whole.has("mark.negate") or asked(whole).is_question or may_turn(whole.text):
         return None

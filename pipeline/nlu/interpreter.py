@@ -348,6 +348,11 @@ def _clause(part: _Piece) -> Clause:
     return Clause(part.evidence, tuple(part.candidates), implied)
 
 
+def _below_zero(call: ToolCall) -> bool:
+    """Whether it is the weather that is told beside a wish: 零下五度，打开座椅加热."""
+    return call.name == "set_temperature" and call.arguments["action"] == "set" and call.arguments["value"] < 0
+
+
 def _tidy(clauses: list[Clause]) -> list[Clause]:
     """Fold route options into the trip, drop what was said twice and wishes that a command already grants."""
     kept: list[Clause] = []
@@ -355,7 +360,7 @@ def _tidy(clauses: list[Clause]) -> list[Clause]:
     if any(clause.call.arguments.get("reason") == "declined" for clause in clauses):
         clauses = [clause for clause in clauses if clause.evidence.words not in (("stop",), ("停",))]
     for clause in clauses:
-        if clause.implied and explicit & COMFORT:
+        if (clause.implied and explicit & COMFORT) or (len(clauses) > 1 and _below_zero(clause.call)):
             continue
         call = clause.call
         trip = next((k for k, other in enumerate(kept) if other.call.name == "navigate_to"), None)

@@ -263,10 +263,10 @@ _MOVES = (
     ("upright", r"\bupright\b|\bsit(?:ting)? straight|backrest.*\b(?:forward|up|straight)\b|(?:靠背|椅背).*[前直立起]"),
     (
         "recline",
-        r"\breclin|\b(?:lie|lay|lean|tilt)\b.*\bback\b|backrest.*\b(?:back|down|lower)\b|(?:靠背|椅背).*[后倒躺低]|放倒|往后躺",
+        r"\breclin|\b(?:lie|lay|lean|tilt)\b.*\bback\b|backrest.*\b(?:back|down|lower)\b|(?:靠背|椅背).*[后倒躺低]|放倒|往?后躺",
     ),
-    ("forward", r"\bforwards?\b|往前|向前|前移|靠前|[挪移]前"),
-    ("back", r"(?<!the )\bback(?:wards?)?\b(?! (?:seat|row))|往后|向后|后移|靠后|[挪移]后"),
+    ("forward", r"\bforwards?\b|往前|向前|前移|靠前|[挪移]前|前[挪移]"),
+    ("back", r"(?<!the )\bback(?:wards?)?\b(?! (?:seat|row))|往后|向后|后移|靠后|[挪移]后|后[挪移]"),
     ("up", r"\b(?:up|raise|higher|lift)\b|升高|调高|往上|抬高|高[一点些]"),
     ("down", r"\b(?:down|lower)\b|降低|调低|往下|[低矮][一点些]"),
 )

@@ -20,8 +20,9 @@ _ORDERED = re.compile(
 def feeling_calls(evidence: Evidence) -> list[CallCandidate]:
     """Calls that grant the wish, likeliest first; several where the words leave it open."""
     zone = seat_zone(evidence, "all")
-    warmer = make_call("set_temperature", zone=zone, action="change", value=2.0)
-    cooler = make_call("set_temperature", zone=zone, action="change", value=-2.0)
+    step = 1.0 if evidence.has("amount.little") and evidence.has("verb.down", "verb.up") else 2.0
+    warmer = make_call("set_temperature", zone=zone, action="change", value=step)
+    cooler = make_call("set_temperature", zone=zone, action="change", value=-step)
     seat = make_call("set_seat_heating", zone="driver", action="set", value=50.0)
     rear = make_call("set_defrost", area="rear", on=True)
     front = make_call("set_defrost", area="front", on=True)

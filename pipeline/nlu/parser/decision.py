@@ -16,40 +16,48 @@ from typing import Literal
 from pipeline.frames import ToolCall
 from pipeline.nlu.evidence import Evidence
 from pipeline.nlu.interpreter import Parse
+from pipeline.nlu.parser.compare import (
+    amount_of_rules,
+    both_places,
+    not_known,
+    out_of_range,
+    part_of,
+    shorter_name,
+    targets,
+    writes,
+)
 from pipeline.nlu.parser.guards import (
     READS,
     contrast_kept,
     correction_kept,
-    denied,
     exception_kept,
     guard_fault,
     known_by_sound,
     lacks_only,
     leaves_out,
     mostly_unknown,
-    of_anothers,
     opposite,
     read_past,
-    shows_what_goes_off,
     speaks_of_more,
-    stops_doing,
     unit_alone,
 )
 from pipeline.nlu.parser.labels import ACT
 from pipeline.nlu.parser.reader import Program
 from pipeline.nlu.parser.scope import (
+    asks_politely,
     asks_state,
     contrasted_at,
     corrected_at,
     may_turn,
     only_contrasted,
     only_corrected,
+    only_told,
     taken_back,
     tells_taste,
     turned,
     turns,
 )
-from pipeline.vehicle.schemas import fault_of
+from pipeline.nlu.parser.unmeant import other_sense, stops_doing, unmeant
 
 Kind = Literal["rules", "agreed", "program", "nothing", "ask"]
 REFUSING = ("forbidden", "unsupported", "delayed", "condition")
@@ -74,7 +82,8 @@ class Thresholds:
     of closed values where no word of the car's lexicon names the thing ("toasty wheel"); beside: what it would do
     beside something that the car lacks; amount: of several calls, its amounts against one in words that the rules read;
     against: its program where a negation stands, a wish may be taken back, or the rules read the opposite; named: its
-    program with a name in it, where the rules found nothing.
+    program with a name in it, where the rules found nothing; unknown: its program where the rules found only what they
+    do not know; offer: ask whether its program is meant, where the rules found nothing.
     """
 
     refuse: float = 0.5
@@ -92,6 +101,8 @@ class Thresholds:
     amount: float = 0.97
     against: float = 0.95
     named: float = 0.85
+    unknown: float = 0.8
+    offer: float = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +135,7 @@ class _Ruled:
 
     @property
     def writes(self) -> bool:
-        return any(map(_writes, self.calls))
+        return any(map(writes, self.calls))
 
     @property
     def decided(self) -> bool:
@@ -147,23 +158,31 @@ class Judge:
         ruled, sure = _Ruled(tuple(clause.call for clause in parse.clauses)), program.reason_confidence
         if any(map(_wrong_unit, ruled.calls)):
             return Decision("rules", sure)  # whose reply names the unit
-        if self.learned is not None and any(call.name not in self.learned for call in ruled.calls if _writes(call)):
+        if self.learned is not None and any(call.name not in self.learned for call in ruled.calls if writes(call)):
             return self._unlearned(program, parse, ruled)
         decision = self._decide(program, parse, ruled, last_call)
         done = decision.calls if decision.kind == "program" else ruled.calls
-        player = bool(done) and all(call.name == "control_media" and not _of_a_list(call) for call in done)
+        player = bool(done) and all(call.name == "control_media" for call in done)
         spoken = [clause.evidence for clause in parse.clauses] or [parse.whole]
         certain = program.reason == ACT and program.confidence >= self.thresholds.override
         more = any(speaks_of_more(clause, certain=certain) for clause in spoken)
-        if player and decision.kind in _ACTING and more:
+        listed = any(map(_of_a_list, done))
+        more = (more or (listed and leaves_out(done, parse.whole))) and not (listed and certain)
+        if player and decision.kind in _ACTING and more and not any(map(_of_favourites, done)):
             return Decision("nothing", sure, reason="none_talk", fault="evidence")
         acting = decision.kind in _ACTING and _Ruled(done).writes
+        if acting and _only_reads(program) and program.confidence >= self.thresholds.differs:
+            return Decision("program", program.confidence, tuple(read.call for read in program.calls))
         if acting and asks_state(parse.whole.text):
             return Decision("ask", sure, fault="question")
-        unmeant = (denied, shows_what_goes_off, of_anothers)
-        if acting and any(guard(done, parse.whole) for guard in unmeant):
-            return Decision("ask", sure, fault="scope")
-        if acting and tells_taste(parse.whole.text) and not any(call.name == "play_media" for call in done):
+        what = other_sense(done, parse.whole) if acting else ""
+        if what:
+            return Decision("nothing", sure, reason="unsupported", what=what)
+        if acting and unmeant(done, parse.whole):
+            offered = self._offered(program, parse)
+            return Decision("ask", sure, fault="scope", offered=() if unmeant(offered, parse.whole) else offered)
+        tells = tells_taste(parse.whole.text) or only_told(parse.whole.text)
+        if acting and tells and not any(call.name == "play_media" for call in done):
             return Decision("nothing", sure, reason="statement", fault="evidence")
         if not ruled.writes:
             return decision
@@ -202,7 +221,7 @@ class Judge:
         if leaves_out(ruled.calls, parse.whole):
             return "left out"
         read = [call.call for call in program.calls]
-        differs = program.reason == ACT and _Ruled(tuple(read)).writes and _targets(read) != _targets(ruled.calls)
+        differs = program.reason == ACT and _Ruled(tuple(read)).writes and targets(read) != targets(ruled.calls)
         if differs and program.confidence >= self.thresholds.differs:
             fault = guard_fault(program, parse.whole, last_call, by_feeling=bool(ruled.calls))
             if not _rules_know(read, ruled, parse.whole, fault):
@@ -223,7 +242,7 @@ class Judge:
             return self._no_command(program, parse, ruled)
         if ruled.calls and self._agree(program, parse):
             read = tuple(call.call for call in program.calls)
-            if program.confidence >= self.thresholds.override and _shorter_name(read, ruled.calls):
+            if program.confidence >= self.thresholds.override and shorter_name(read, ruled.calls):
                 return Decision("program", program.confidence, read)
             return Decision("agreed", program.confidence)
         return self._against(program, ruled, parse.whole, last_call)
@@ -238,18 +257,31 @@ class Judge:
             calls = tuple(read.call for read in program.calls)
             return Decision("program", sure, calls, reason=program.reason, what=program.what)
         misread = program.reason in _NO_SENSE and known_by_sound(parse.whole) and sure < least.sound
+        if ruled.writes and program.calls and self._confirmed(program, parse):
+            return Decision("agreed", program.calls[0].confidence)
         if (
             (ruled.writes and sure >= least.refuse and not misread)
             or (ruled.calls and not ruled.writes and program.reason in _NO_QUESTION and sure >= least.untold)
             or (not ruled.decided and program.reason in REFUSING and sure >= least.answer)
+            or (not ruled.writes and program.reason == "forbidden" and sure >= least.sound)
         ):
             return Decision("nothing", sure, reason=program.reason, what=program.what)
         return Decision("rules", sure, reason=program.reason)
 
+    def _confirmed(self, program: Program, parse: Parse) -> bool:
+        """Whether the model would make the rules' calls, and its reason to make none is weak: how to do it, in a polite
+        request; talk, of a feeling in a few words.
+        """
+        if program.reason_confidence >= self.thresholds.answer + 0.15 or may_turn(parse.whole.text):
+            return False
+        polite = program.reason == "how_to" and asks_politely(parse.whole.text)
+        felt = program.reason in _NO_SENSE and all(clause.implied for clause in parse.clauses)
+        return (polite or (felt and not mostly_unknown(parse.whole))) and self._agree(program, parse)
+
     def _beside(self, program: Program, whole: Evidence) -> bool:
         """Whether what would be done beside a thing that the car lacks is sure enough, and no guard forbids it."""
         least = min(program.reason_confidence, *(read.confidence for read in program.calls))
-        acting = any(_writes(read.call) for read in program.calls)
+        acting = any(writes(read.call) for read in program.calls)
         if any(read.words is not None for read in program.calls) and least < self.thresholds.amount:
             return False  # any word may be a name
         if not acting or least < self.thresholds.beside or may_turn(whole.text) or read_past(program, whole):
@@ -272,10 +304,14 @@ class Judge:
     def _against(self, program: Program, ruled: _Ruled, whole: Evidence, last_call: ToolCall | None) -> Decision:
         sure, read = program.confidence, [read.call for read in program.calls]
         needed = self.thresholds.override if ruled.calls else self.thresholds.act
+        if ruled.calls and all(map(not_known, ruled.calls)):
+            needed = self.thresholds.unknown
         if turns(whole.text) and not whole.has("mark.negate"):
             needed = min(needed, self.thresholds.scope)
         elif read_past(program, whole):
             needed = max(needed, self.thresholds.read_past)
+        if not ruled.calls and _only_reads(program):
+            needed = self.thresholds.act
         if not ruled.calls and any(call.words is not None for call in program.calls):
             needed = max(needed, self.thresholds.named)
         if whole.has("mark.negate") or opposite(read, ruled.calls) or taken_back(whole.text):
@@ -289,11 +325,13 @@ class Judge:
             fault = "exception"
         single = len(read) == len(ruled.calls) == 1
         scoped = turned(whole.text) and sure >= self.thresholds.override
-        amount = (single or sure < self.thresholds.amount) and _amount_of_rules(read, ruled.calls, whole) and not scoped
-        if sure >= needed and not fault and not amount and not _part_of(read, ruled.calls, whole):
+        amount = (single or sure < self.thresholds.amount) and amount_of_rules(read, ruled.calls, whole) and not scoped
+        if sure >= needed and not fault and not amount and not part_of(read, ruled.calls, whole):
             return Decision("program", sure, tuple(read))
         if _rules_know(read, ruled, whole, fault):
             return Decision("rules", sure, fault=fault)
+        if not ruled.calls and not fault and sure >= self.thresholds.offer and _Ruled(tuple(read)).writes:
+            return Decision("ask", sure, offered=tuple(read))
         if ruled.writes and sure >= self.thresholds.doubt and read:
             return Decision("ask", sure, fault=fault, offered=() if fault in _NEVER else tuple(read))
         return Decision("rules", sure, fault=fault)
@@ -329,78 +367,33 @@ class Judge:
         return True
 
 
-def _writes(call: ToolCall) -> bool:
-    return call.name != "refuse" and call.name not in READS
+def _only_reads(program: Program) -> bool:
+    """Whether the program asks how something is, and nothing else: an answer harms nobody."""
+    return program.reason == ACT and bool(program.calls) and all(read.call.name in READS for read in program.calls)
 
 
 def _of_a_list(call: ToolCall) -> bool:
-    """Whether the player's list is meant (shuffle, repeat, favourites), whose words are no verbs of other things."""
-    return call.arguments["action"] in ("shuffle", "repeat", "in_order", "add_favourite", "play_favourites")
+    """Whether the order of the player's list is meant, in words that are said of other things, too."""
+    return call.arguments.get("action") in ("shuffle", "repeat", "in_order")
 
 
-def _targets(calls: Sequence[ToolCall]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What calls act on, without amounts and names, of which the rules know more: the tool, its place, on or off."""
-    trip = ("navigate_to", "set_route_options")
-    return sorted(
-        ("trip" if call.name in trip else call.name, sorted((key, str(call.arguments[key])) for key in keys))
-        for call in calls
-        for keys in [call.arguments.keys() - {"value", "action", "avoid", "place", "query"}]
-    )
+def _of_favourites(call: ToolCall) -> bool:
+    return call.arguments.get("action") in ("add_favourite", "play_favourites")
 
 
 def _wrong_unit(call: ToolCall) -> bool:
     return call.name == "refuse" and call.arguments["reason"] == "wrong_unit"
 
 
-def _out_of_range(call: ToolCall) -> bool:
-    return fault_of(call.name, call.arguments) == "out_of_range"
-
-
-def _amount_of_rules(read: Sequence[ToolCall], ruled: Sequence[ToolCall], whole: Evidence) -> bool:
-    """Whether the two differ in an amount that the rules know better: one in words (half, a quarter), "to" or "by"."""
-    if whole.of("amount") and {call.name for call in ruled} == {call.name for call in read}:
-        return True
-    return len(read) == len(ruled) == 1 and _by_or_to(read[0], ruled[0])
-
-
 def _rules_know(read: Sequence[ToolCall], ruled: _Ruled, whole: Evidence, fault: str) -> bool:
     """Whether it is the model that misread, or the rules' reply says what is wrong: an amount, a value out of range, a
     device that only the model left out, words that were misheard.
     """
-    if _amount_of_rules(read, ruled.calls, whole) or any(map(_out_of_range, ruled.calls)):
+    if amount_of_rules(read, ruled.calls, whole) or any(map(out_of_range, ruled.calls)):
         return True
     if not ruled.writes or leaves_out(ruled.calls, whole):
         return False
-    if _part_of(read, ruled.calls, whole):
+    if part_of(read, ruled.calls, whole) or both_places(read, ruled.calls, whole):
         return True
     titled = any(call.name == "play_media" for call in read)  # a title may name a device
     return (not titled and leaves_out(read, whole)) or (fault == "evidence" and known_by_sound(whole))
-
-
-def _shorter_name(read: Sequence[ToolCall], ruled: Sequence[ToolCall]) -> bool:
-    """Whether a name is the model's without small words that the rules took for part of it: 蔡琴|的, 歌曲|爱如果."""
-    pairs = [
-        (str(mine.arguments.get("query", "")), str(theirs.arguments.get("query", "")))
-        for mine, theirs in zip(read, ruled, strict=True)
-    ]
-    return any(theirs in (f"{mine}的", f"歌曲{mine}", f"一首{mine}") for mine, theirs in pairs)
-
-
-def _part_of(read: Sequence[ToolCall], ruled: Sequence[ToolCall], whole: Evidence) -> bool:
-    """Whether the rules read all that the model does, and more, and nothing in the sentence may turn it: "driver twenty
-    one passenger twenty four".
-    """
-    fewer = len(read) < len(ruled) and all(map(_writes, ruled)) and all(call in ruled for call in read)
-    things = {call.name for call in ruled}
-    seats = [call.arguments.get("zone") for call in ruled]
-    apart = len(things) == len(ruled) or (len(set(seats)) == len(seats) and not {"all", None} & {*seats})
-    return fewer and apart and not may_turn(whole.text)
-
-
-def _by_or_to(read: ToolCall, ruled: ToolCall) -> bool:
-    """Whether the two differ only in whether an amount is a value or a change."""
-    mine, theirs = dict(read.arguments), dict(ruled.arguments)
-    if read.name != ruled.name or not {"action", "value"} <= mine.keys() & theirs.keys() or _out_of_range(ruled):
-        return False
-    differ = mine.pop("action") != theirs.pop("action")
-    return differ and abs(mine.pop("value")) == abs(theirs.pop("value")) and mine == theirs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 from pipeline.frames import ToolCall
@@ -101,7 +102,7 @@ _SMALL_WORDS: Final = (
     "would please just now again more bit little second moment minute while what let's let go get want wanna like "
     "don't do not hear heard listen here there thing stuff than with by was were before after last first been"
 )
-_SMALL: Final = frozenset((*_SMALL_WORDS.split(), *"我你他它这那个的了吧啊呢嘛一下请给要想把就都先再还也不是"))
+SMALL: Final = frozenset((*_SMALL_WORDS.split(), *"我你他它这那个的了吧啊呢嘛一下请给要想把就都先再还也不是"))
 """Words that name nothing."""
 READS: Final = frozenset(("ask_vehicle", "ask_distance"))
 
@@ -165,6 +166,8 @@ def _harmless(match: Match, program: Program, whole: Evidence) -> bool:
     tools = {call.call.name for call in program.calls}
     if about == {"forbid.accelerate"} and tools == {"set_wipers"} and whole.has("device.wiper"):
         return True  # the wipers go faster, not the car
+    if about == {"forbid.steering"} and tools == {"set_route_options"} and "steer clear" in whole.text.lower():
+        return True
     if match.cost > 0 and program.reason_confidence >= _SURE_OF_SOUND:
         return True  # 驻车舒享 is no parking brake
     if about == {"forbid.suspension"} and all(call.call.name == "set_climate_mode" for call in program.calls):
@@ -178,32 +181,21 @@ def speaks_of_more(whole: Evidence, *, certain: bool = False) -> bool:
     """
     if whole.has("device.media") or whole.of("music") or whole.of("source"):
         return False
-    return len(_unknown(whole)) > (2 if whole.language == "zh" else 0) + 2 * certain
-
-
-def stops_doing(whole: Evidence) -> bool:
-    """Whether what shall stop is something that is done, in nobody's words, and not the trip: "stop nagging me"."""
-    return whole.language == "en" and any(
-        match.end < len(whole.words)
-        and whole.words[match.end].endswith("ing")
-        and whole.words[match.end] in _unknown(whole)
-        for match in whole.matches
-        if "verb.stop" in match.tags
-    )
+    return len(unknown_words(whole)) > (2 if whole.language == "zh" else 0) + 2 * certain
 
 
 def mostly_unknown(whole: Evidence) -> bool:
     """Whether so many words of the sentence are nobody's that rules, which see only theirs, may have missed its sense:
     "pick the playback up again".
     """
-    return len(_unknown(whole)) > (3 if whole.language == "zh" else 1)
+    return len(unknown_words(whole)) > (3 if whole.language == "zh" else 1)
 
 
-def _unknown(whole: Evidence) -> list[str]:
+def unknown_words(whole: Evidence) -> list[str]:
     """Words (of Mandarin: characters) that are neither the car's nor numbers nor small ones."""
     covered = {at for match in whole.matches for at in range(match.start, match.end)}
     covered |= {at for number in whole.numbers for at in range(number.start, number.end)}
-    return [word for at, word in enumerate(whole.words) if at not in covered and word not in _SMALL]
+    return [word for at, word in enumerate(whole.words) if at not in covered and word not in SMALL]
 
 
 def unit_alone(calls: Sequence[ToolCall], whole: Evidence) -> bool:
@@ -310,10 +302,10 @@ def correction_kept(calls: Sequence[ToolCall], whole: Evidence) -> bool | None:
     after = [match for match in whole.matches if whole.tokens[match.start].start >= begin]
     numbers = [number for number in whole.numbers if whole.tokens[number.start].start >= begin]
     things = {tag for match in after for tag in match.tags if tag.startswith("device.")} & _DEVICES
-    turned = [_OPENS[tag] for match in after for tag in match.tags if tag in _OPENS]
+    turned = [OPENS[tag] for match in after for tag in match.tags if tag in OPENS]
     if not (things or numbers or turned or any(match.has("zone") for match in after)):
         return None
-    if len(set(turned)) == 1 and any(_opens(call) is not None and _opens(call) != turned[0] for call in calls):
+    if len(set(turned)) == 1 and any(opens(call) is not None and opens(call) != turned[0] for call in calls):
         return False
     if things and any(not things & {*NAMES.get(call.name, ()), *_ALSO.get(call.name, ())} for call in calls):
         return False
@@ -328,16 +320,16 @@ def correction_kept(calls: Sequence[ToolCall], whole: Evidence) -> bool | None:
     return any(abs(value - one) < 0.01 or one < _COUNTED for value in values for one in said)  # levels are counted
 
 
-_OPENS: Final = {"verb.open": True, "verb.on": True, "verb.close": False, "verb.off": False}
+OPENS: Final = {"verb.open": True, "verb.on": True, "verb.close": False, "verb.off": False}
 
 
 def opposite(read: Sequence[ToolCall], ruled: Sequence[ToolCall]) -> bool:
     """Whether one opens, or switches on, what the other closes."""
-    pairs = [(_opens(mine), _opens(theirs)) for mine in read for theirs in ruled if mine.name == theirs.name]
+    pairs = [(opens(mine), opens(theirs)) for mine in read for theirs in ruled if mine.name == theirs.name]
     return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
-def _opens(call: ToolCall) -> bool | None:
+def opens(call: ToolCall) -> bool | None:
     """Whether the call opens or switches something on; None for one that does neither."""
     arguments = call.arguments
     if call.name == "set_sunroof":
@@ -349,70 +341,16 @@ def _opens(call: ToolCall) -> bool | None:
     return None
 
 
-def _undoes(call: ToolCall) -> bool:
-    """Whether the call switches off, closes, lowers, stops or avoids something."""
-    arguments = call.arguments
-    value = arguments.get("value")
-    if value is not None and (value == 0 or (arguments.get("action") == "change" and value < 0)):
-        return True
-    ends = arguments.get("action") in ("stop", "next", "previous", "in_order")
-    ends = ends or arguments.get("state") in ("MUTED", "ALERT_ONLY")
-    return ends or _opens(call) is False or call.name in ("cancel_navigation", "set_route_options")
+_JOINS: Final = re.compile(r"\W*(?:\band\b|和|跟|与|还有|以及|、)(?: the|\W)*", re.IGNORECASE)
 
 
-def denied(calls: Sequence[ToolCall], whole: Evidence) -> bool:
-    """Whether the sentence says that it shall not be so, and the calls make it so: 不要吹脸. In a sentence of several
-    parts the negation may belong to another one.
-    """
-    negated = any("mark.negate" in match.tags and match.cost == 0 for match in whole.matches)
-    if not negated or _PARTS.search(whole.text) or contrasted_at(whole.text) is not None:
-        return False
-    return bool(calls) and not any(_undoes(call) or names_words(call) for call in calls)
-
-
-def names_words(call: ToolCall) -> bool:
-    """Whether a place or a title is part of the call: any word may stand in it."""
-    return bool(call.arguments.keys() & {"place", "query"})
-
-
-_PARTS: Final = re.compile(
-    r"[，,;；。](?=.)|\b(?:but|just|instead|forget|why|if)\b|忘|为什么|怎么|能不能|不要.+要|^not\b|\bnot mine\b",
-    re.IGNORECASE,
-)
-"""Where a negation may belong to another part, or to the asking: "don't forget to lock the doors"."""
-
-
-def shows_what_goes_off(calls: Sequence[ToolCall], whole: Evidence) -> bool:
-    """Whether the one verb of the sentence switches off or closes, and a call does what has no off: "turn off the blue
-    ambient light" gives it no colour.
-    """
-    verbs = {verb for match in whole.matches if match.cost == 0 for verb in match.tags & _OPENS.keys()}
-    if not verbs or any(_OPENS[verb] for verb in verbs) or whole.has("verb.set"):
-        return False
-    return any(call.name in ("set_ambient_color", "show_page", "tune_radio") for call in calls)
-
-
-_ANOTHERS: Final = re.compile(
-    r"\b(?:that|the other|another|his|her|their|oncoming|somebody's|someone's)\b[^,.]{0,12}"
-    r"\b(?:car|truck|van|lorry|bus|vehicle)(?:'s|s)?\b|\bphone(?:'s)? screen\b"
-    "|(?:前面|后面|旁边|对面|别人|人家|隔壁|那辆)的?(?:那辆)?(?:车(?![窗门灯厢内])|司机)|[前后]车(?![窗门灯厢内轮])|对面的|手机的?屏",
-    re.IGNORECASE,
-)
-
-
-_SCREEN: Final = ("set_screen", "set_brightness")
-_ALIKE: Final = (
-    *("set_exterior_light", "set_headlights", "set_interior_light", "set_window", "set_wipers", "set_door_locks"),
-    *("set_trunk", *_SCREEN),
-)
-"""What other cars and devices have, too."""
-
-
-def of_anothers(calls: Sequence[ToolCall], whole: Evidence) -> bool:
-    """Whether a call switches on what, by the sentence, may be another car's or another device's."""
-    if _ANOTHERS.search(whole.text) is None:
-        return False
-    return any(call.name in _ALIKE and (not _undoes(call) or call.name in _SCREEN) for call in calls)
+def zones_joined(whole: Evidence) -> bool:
+    """Whether two places stand beside each other, joined: 主驾和副驾, "driver and passenger"."""
+    zones = sorted(whole.of("zone"), key=lambda match: match.start)
+    return any(
+        _JOINS.fullmatch(whole.text[whole.tokens[first.end - 1].end : whole.tokens[second.start].start])
+        for first, second in pairwise(zones)
+    )
 
 
 def lacks_only(what: str, whole: Evidence) -> bool:

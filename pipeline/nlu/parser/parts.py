@@ -54,12 +54,12 @@ def parts_of(whole: Evidence, lexicon: Lexicon, kept: Sequence[tuple[int, int]] 
         cuts = [evidence.tokens[cut].start for cut in _cuts(evidence)]
         if any(low < start + cut < high for low, high in kept for cut in cuts):
             return [whole.text]
-        for low, high in zip([0, *cuts], [*cuts, len(piece)], strict=True):
+        for begin, (low, high) in enumerate(zip([0, *cuts], [*cuts, len(piece)], strict=True)):
             text = piece[low:high].strip()
             if not text:
                 continue
             said = evidence_of(text, lexicon, whole.language)
-            texts.append(_with_verb(verb, text, said))
+            texts.append(text if begin and _is_manner(said) else _with_verb(verb, text, said))
             verb = _leading_verb(said) or verb
     return texts if 1 < len(texts) <= MOST_PARTS else [whole.text]
 
@@ -146,6 +146,14 @@ def _led(evidence: Evidence, at: int) -> int:
     while at and (at - 1 not in known or evidence.words[at - 1] in _LEADS):
         at -= 1
     return at
+
+
+_MANNERS = frozenset(("rapid_cooling", "rapid_heating"))
+
+
+def _is_manner(said: Evidence) -> bool:
+    """Whether the part names nothing but a way to heat or cool, a wish without a verb: 关闭车窗|快速制冷."""
+    return bool(said.of("device")) and set(said.names("device")) <= _MANNERS
 
 
 def _leading_verb(said: Evidence) -> str:

@@ -57,7 +57,11 @@ _LEFT_OUT = re.compile(
     "|除了?([^，。]{1,12}?)(?:以外|之外|外|，|都|其)",
     re.IGNORECASE,
 )
-_STATE = re.compile("(?:[了着好上下来开关]没有?|[了着]吗)[？?。]?$")
+_STATE = re.compile("(?:[了着好上下来开关]没有?|[了着]吗|着(?:还是|没|的吗))[^，。]{0,4}[？?。]?$")
+_POLITE = re.compile(
+    r"^\W*(?:can|could|would|will) you\b|^[^，。]{0,3}(?:能不能|可不可以|可以|能|麻烦)(?!.*(?:怎么|如何))",
+    re.IGNORECASE,
+)
 _BUT_CONTRASTED = re.compile("|".join((_EXCEPTION, _CORRECTED, _TAKEN_BACK, _ONLY_THEN)), re.IGNORECASE)
 _TAKES_BACK = re.compile(_TAKEN_BACK, re.IGNORECASE)
 _NO = re.compile(r"\bno\b", re.IGNORECASE)
@@ -109,6 +113,25 @@ def excepted_at(text: str) -> tuple[int, int] | None:
 def asks_state(text: str) -> bool:
     """Whether the sentence asks how something is and wishes nothing: 右后窗户落下来没有."""
     return _STATE.search(text) is not None
+
+
+_TO_BE_SAID = re.compile(
+    r"^\W*(?:just |please |now )*(?:say|tell (?:me|us|them|him|her)|repeat(?: after me)?)\b[:,]? (?:that )?"
+    r"(?:the|my|all|every|it|this|that|you)\b.*\b(?:is|are|was|were|has|have)\b"
+    r"|^\W*(?:thanks|thank you|well done|good job) (?:for|on|that you)\b"
+    "|^(?:多谢|谢谢|感谢)你?(?:帮[我忙]|把|给我|刚才|刚刚)|^(?:你|请|快)?(?:就|跟我|跟着我|给我)(?:说|念|讲|读)(?!明)",
+    re.IGNORECASE,
+)
+
+
+def only_told(text: str) -> bool:
+    """Whether something is to be said, or is thanked for, and nothing to be done: "say the windows are closed"."""
+    return _TO_BE_SAID.search(text) is not None
+
+
+def asks_politely(text: str) -> bool:
+    """Whether the sentence begins as a request in the form of a question: "Can you ...?", 能不能."""
+    return _POLITE.search(text) is not None
 
 
 def only_contrasted(text: str) -> bool:

@@ -8,6 +8,7 @@ from pipeline.dialogue.manager import DialogueManager
 from pipeline.dialogue.understanding import Understanding, plan_of_decision
 from pipeline.frames import Language, ToolCall
 from pipeline.nlg.actions import say
+from pipeline.nlu.asking import lacking
 from pipeline.nlu.interpreter import Interpreter
 from pipeline.nlu.lexicon import Lexicon, build_lexicon
 from pipeline.nlu.numbers import find_numbers
@@ -459,3 +460,52 @@ def test_small_words_belong_to_no_name(lexicon: Lexicon) -> None:
     song = ToolCall("play_media", {"query": "蔡琴"})
     decision = decide(act(song), "随便来首蔡琴的", lexicon, "zh")
     assert (decision.kind, decision.calls) == ("program", (song,))
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "reason", "sure", "call", "kind"),
+    [
+        (
+            "could you close the sunroof?",
+            "en",
+            "how_to",
+            0.75,
+            ToolCall("set_sunroof", {"position": "closed"}),
+            "agreed",
+        ),
+        (
+            "could you close the sunroof?",
+            "en",
+            "how_to",
+            0.95,
+            ToolCall("set_sunroof", {"position": "closed"}),
+            "nothing",
+        ),
+        ("好热呀", "zh", "none_talk", 0.7, heat(-2.0, "change"), "agreed"),
+        ("好热呀", "zh", "none_talk", 0.7, heat(2.0, "change"), "nothing"),
+        ("好热呀", "zh", "statement", 0.7, heat(-2.0, "change"), "nothing"),
+    ],
+)
+def test_a_weak_reason_does_not_stop_what_both_read(
+    text: str, language: Language, reason: str, sure: float, call: ToolCall, kind: str, lexicon: Lexicon
+) -> None:
+    program = Program(reason, sure, 1 - sure, (ProgramCall(call, 0.9, None),), "", sure)
+    assert decide(program, text, lexicon, language).kind == kind
+
+
+def test_two_places_joined_are_both_meant(lexicon: Lexicon) -> None:
+    half = act(window("driver", 0.0), sure=0.75)
+    assert decide(half, "关上主驾和副驾的车窗", lexicon, "zh").kind == "rules"
+
+
+def test_the_weather_below_zero_is_no_value(lexicon: Lexicon) -> None:
+    parse = Interpreter(lexicon).parse("外面零下八度，打开座椅加热", "zh")
+    assert [clause.call for clause in parse.clauses] == [WARM]
+    alone = Interpreter(lexicon).parse("温度调到零下八度", "zh")
+    assert [clause.call.arguments["value"] for clause in alone.clauses] == [-8.0]  # refused: out of range
+
+
+def test_a_program_of_another_tool_asks_for_no_value(lexicon: Lexicon) -> None:
+    parse = Interpreter(lexicon).parse("set the volume", "en")
+    assert lacking(parse, ["set_volume"]) is not None
+    assert lacking(parse, ["set_screen"]) is None

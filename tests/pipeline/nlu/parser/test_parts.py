@@ -32,6 +32,7 @@ def lexicon() -> Lexicon:
         ("打开座椅通风去公司", ["打开座椅通风", "去公司"]),
         ("导航回家打开座椅加热", ["导航回家", "打开座椅加热"]),
         ("关灯关窗关空调", ["关灯", "关窗", "关空调"]),
+        ("关闭天窗快速制热", ["关闭天窗", "快速制热"]),
         ("turn off the AC and the fan", ["turn off the AC", "turn off the fan"]),
         ("AC on, fan at 60 percent, recirculation off", ["AC on", "fan at 60 percent", "recirculation off"]),
     ],
