@@ -106,7 +106,8 @@ def keeps_on(calls: Sequence[ToolCall], whole: Evidence) -> bool:
 
 
 _CHOICE: Final = re.compile(
-    r"(?:度|档|挡|级|%| ?percent| ?degrees)?\W*(?:\bor\b|还是|或者?是?|要么)\W*(?:the |a |an |to |at |on |在|开到?|调?到)*",
+    r"(?:度|档|挡|级|%| ?percent| ?degrees)?\W*(?:\bor\b|还是|或者?是?|要么)\W*"
+    r"(?:the |a |an |to |at |on |在|开到?|调?到)*",
     re.IGNORECASE,
 )
 
