@@ -160,8 +160,8 @@ def withdraws(calls: Sequence[ToolCall], whole: Evidence) -> bool:
     verb = found.group("verb")
     if verb is None:
         return True
-    after = [*whole.numbers, *whole.of("device")]
-    if _ENOUGH.search(verb) or any(whole.tokens[one.start].start >= found.start() for one in after):
+    after = [one.start for one in whole.numbers] + [one.start for one in whole.of("device")]
+    if _ENOUGH.search(verb) or any(whole.tokens[at].start >= found.start() for at in after):
         return False  # 二十，啊不二十二
     stops = verb[0] not in "关停锁闭" and any(undoes(call) for call in calls)  # 太吵了，别放了
     return verb[0] in whole.text[: found.start()] and not stops
