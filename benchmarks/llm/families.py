@@ -100,7 +100,7 @@ def measure(name: str, layers: int, hidden: int) -> dict[str, Any]:
         }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_line("families", __doc__)
     parser.add_argument("--layers", type=int, default=20)
     parser.add_argument("--hidden", type=int, default=576)
@@ -109,10 +109,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.json:
         said = {"layers": options.layers, "hidden": options.hidden, "prompt": PROMPT, "rows": rows}
         print(json.dumps(head() | said, indent=1))
-        return
+        return 0
     for row in rows:
         print(" ".join(f"{key}={value}" for key, value in row.items()))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

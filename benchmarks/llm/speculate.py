@@ -118,7 +118,7 @@ def _messages(sentence: str) -> list[dict[str, str]]:
     return [*messages, {"role": "user", "content": sentence}]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_line("speculate", __doc__)
     parser.add_argument("--model", default=DEFAULT)
     parser.add_argument("--drafts", type=int, default=8, help="most tokens guessed ahead")
@@ -132,10 +132,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         row["fewer_runs"] = round(rows[0]["runs_per_call"] / row["runs_per_call"], 2)
     if options.json:
         print(json.dumps(head() | {"model": options.model, "drafts": options.drafts, "rows": rows}, indent=1))
-        return
+        return 0
     for row in rows:
         print(" ".join(f"{key}={value}" for key, value in row.items()))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
