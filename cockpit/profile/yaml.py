@@ -131,7 +131,7 @@ class _Reader:
             else:
                 self.places[*path, key] = self._place(key_node)
                 found[key] = self.value(value_node, (*path, key), parents)
-                if isinstance(value_node, ScalarNode) and not value_node.value and value_node.style is None:
+                if isinstance(value_node, ScalarNode) and value_node.tag == f"{_TAG}null" and not value_node.value:
                     self._fault(key_node, f"{key} is left empty: write its value, null to drop what it has, or no line")
         return found
 

@@ -62,7 +62,7 @@ SCORES: dict[str, Callable[[Planes, Planes], Scores]] = {
     "value_norm": value_norm,
 }
 DEFAULT_SCORE = "key_difference"
-"""The best of them where it was measured: docs/results/kv-gate-cpu.md."""
+"""As good as value norm and better than key norm where they were measured: docs/results/kv-gate-cpu.md."""
 
 
 # --- the policy ----------------------------------------------------------------------------------------------------
