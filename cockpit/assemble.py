@@ -49,6 +49,7 @@ from pipeline.nlu.lexicon import hotwords
 from pipeline.trace import NullTracer, Tracer
 from pipeline.tts.stage import TtsStage
 from pipeline.turns import Generations, TurnIds
+from pipeline.vehicle.overlay import signals_with
 from pipeline.vehicle.signals import EmbeddedTree, SignalBackend
 
 if TYPE_CHECKING:
@@ -217,6 +218,7 @@ class _Loading:
             agent_lm=self.agent_model(engines),
             parser=self.parser(),
             manual=self.manual(encoder),
+            confirm=profile.vehicle.confirm,
             remote=open_remote(profile.llm.dialogue.remote, profile.llm.dialogue.max_reply_tokens),
         )
         models.opened.callback(dialogue.close)
@@ -386,10 +388,13 @@ def _voices(
 
 
 def vehicle_of(profile: Profile) -> SignalBackend:
-    """The car's signals, as the profile says. Raises BrokerAbsent, StartupError."""
-    if profile.vehicle.backend == "kuksa":
+    """The car's signals, as the profile says. Raises BrokerAbsent, StartupError, ConfigError for an overlay."""
+    vehicle = profile.vehicle
+    signals = signals_with(vehicle.signals)
+    if vehicle.backend == "kuksa":
         from pipeline.vehicle.kuksa import KuksaTree
 
-        assert profile.vehicle.socket is not None
-        return KuksaTree.connect(profile.vehicle.socket, token_file=profile.vehicle.token_file)
-    return EmbeddedTree()
+        where = vehicle.socket or vehicle.address
+        assert where is not None
+        return KuksaTree.connect(where, signals, ca_file=vehicle.ca_file, token_file=vehicle.token_file)
+    return EmbeddedTree(signals)

@@ -94,6 +94,7 @@ def load_profile(name: str, *, registry: Registry | None = None) -> LoadedProfil
         _merge(data, document.data, (), written, document.places)
     data.pop("extends", None)
     _place_keys(data, written)
+    _beside_their_profile(data, written)
     registry = registry or _registry(data, written)
     facts = _facts(data, registry)
 
@@ -140,6 +141,18 @@ def _registry(data: dict[str, Any], written: _Written) -> Registry:
     except ConfigError as error:
         faults = (str(Fault(place, f"models.registry: {line}")) for line in str(error).splitlines())
         raise ConfigError("\n".join(faults)) from error
+
+
+_BESIDE: tuple[tuple[str, str], ...] = (("manual", "file"), ("navigation", "places"), ("vehicle", "signals"))
+
+
+def _beside_their_profile(data: dict[str, Any], written: _Written) -> None:
+    """The files of an OEM's pack: a relative path begins at the profile that names it."""
+    for section, key in _BESIDE:
+        value = _at(data, (section, key))
+        if isinstance(value, str):
+            there = written.places[section, key].file.parent
+            data[section] = {**data[section], key: str(there.joinpath(Path(value).expanduser()))}
 
 
 def _chain(first: Path) -> list[Document]:

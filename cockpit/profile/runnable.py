@@ -20,6 +20,7 @@ from cockpit.profile.sections import Profile
 from cockpit.profile.yaml import KeyPath
 from models.errors import BrokerAbsent, CockpitError, ConfigError, DeviceAbsent, GpuAbsent, ModelUnusable, StartupError
 from models.store.store import Store
+from pipeline.vehicle.overlay import signals_with
 
 DISTRIBUTION = "cockpit-voice"
 _WAKE_LIBRARIES = {"microwakeword": "pymicro_wakeword", "openwakeword": "pyopen_wakeword"}
@@ -111,22 +112,29 @@ def _privacy(profile: Profile) -> Iterator[Finding]:
 
 def _vehicle(profile: Profile) -> Iterator[Finding]:
     vehicle = profile.vehicle
-    if vehicle.backend != "kuksa" or vehicle.socket is None:
+    try:
+        signals_with(vehicle.signals)
+    except ConfigError as error:
+        yield Finding("vehicle", "missing", str(error), "", ("vehicle", "signals"), ConfigError)
+    if vehicle.backend != "kuksa":
         return
     absent = [name for name in ("grpc", "google.protobuf") if not _installed(name)]
     if absent:
         detail = f"a KUKSA databroker needs {' and '.join(absent)}, which is not installed"
         yield Finding("vehicle", "missing", detail, f'pip install "{DISTRIBUTION}[vss]"', ("vehicle", "backend"))
-    if not vehicle.socket.exists():
+    here = vehicle.socket is None or vehicle.socket.exists()
+    if not here:
         remedy = "start kuksa-databroker, or use backend: embedded"
         detail = f"no databroker socket at {vehicle.socket}"
         yield Finding("vehicle", "missing", detail, remedy, ("vehicle", "socket"), BrokerAbsent)
-    if vehicle.token_file is not None and not os.access(vehicle.token_file, os.R_OK):
-        detail = f"no readable token at {vehicle.token_file}"
-        remedy = "create it, readable for this user, or leave the key out"
-        yield Finding("vehicle", "missing", detail, remedy, ("vehicle", "token_file"))
-    if not absent and vehicle.socket.exists():
-        yield Finding("vehicle", "ok", f"KUKSA databroker at {vehicle.socket}")
+    for key in ("token_file", "ca_file"):
+        file = getattr(vehicle, key)
+        if file is not None and not os.access(file, os.R_OK):
+            detail = f"no readable {key.partition('_')[0]} at {file}"
+            remedy = "create it, readable for this user, or leave the key out"
+            yield Finding("vehicle", "missing", detail, remedy, ("vehicle", key))
+    if not absent and here:
+        yield Finding("vehicle", "ok", f"KUKSA databroker at {vehicle.socket or vehicle.address}")
 
 
 def _places(profile: Profile) -> Iterator[Finding]:

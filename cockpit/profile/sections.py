@@ -186,15 +186,25 @@ class VehicleSection(Section):
     backend: Literal["embedded", "kuksa"] = "embedded"
     """`embedded`: a signal tree in this process. `kuksa`: a KUKSA databroker."""
     socket: Path | None = None
-    """Unix socket of the databroker; required by `kuksa`."""
+    """Unix socket of the databroker; `kuksa` needs it or `address`."""
+    address: Annotated[str, Field(pattern=r"^[A-Za-z0-9.\-]+:[0-9]{1,5}$|^\[[0-9A-Fa-f:]+\]:[0-9]{1,5}$")] | None = None
+    """host:port of a databroker that is reached by TCP, with TLS only; needs `ca_file`."""
+    ca_file: Path | None = None
+    """Certificates (PEM) that the databroker's own is checked against."""
     token_file: Path | None = None
     """File whose content is sent to the databroker as bearer token: a JWT with the narrowest scope that serves."""
+    signals: Path | None = None
+    """The OEM's own signal overlay (JSON): leaves beside those that ship, and tighter limits. See docs/car.md."""
+    confirm: tuple[Literal["set_door_locks", "set_trunk"], ...] = ()
+    """What is asked about before it opens the car at standstill ("Do you want me to unlock the doors?")."""
 
     @model_validator(mode="after")
     def _reachable(self) -> VehicleSection:
-        if self.backend == "kuksa" and self.socket is None:
-            raise ValueError("backend kuksa needs socket, e.g. /run/kuksa/databroker.sock")
-        unused = [key for key in ("socket", "token_file") if getattr(self, key) is not None]
+        if self.backend == "kuksa" and (self.socket is None) == (self.address is None):
+            raise ValueError("backend kuksa needs socket, e.g. /run/kuksa/databroker.sock, or address, e.g. car:55555")
+        if (self.address is None) != (self.ca_file is None):
+            raise ValueError("address and ca_file go together: a databroker behind TCP is asked by TLS only")
+        unused = [key for key in ("socket", "address", "ca_file", "token_file") if getattr(self, key) is not None]
         if self.backend == "embedded" and unused:
             raise ValueError(f"{' and '.join(unused)}: the embedded signals use none; leave out, or set backend kuksa")
         return self

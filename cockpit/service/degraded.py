@@ -43,7 +43,7 @@ def degraded(profile: ProfileName = "cpu", log_level: LogOption = LogLevel.info)
     loaded = load_profile(profile).profile
     language = loaded.asr.languages[0]
     with ExitStack() as opened:
-        dialogue = DialogueManager.create(vehicle_of(loaded), default_language=language)
+        dialogue = DialogueManager.create(vehicle_of(loaded), default_language=language, confirm=loaded.vehicle.confirm)
         opened.callback(dialogue.close)
         path = loaded.control.path(default_socket())
         assert path is not None

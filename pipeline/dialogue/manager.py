@@ -54,8 +54,9 @@ from pipeline.nlu.interpreter import Clause, Interpreter, Parse
 from pipeline.nlu.lexicon import build_lexicon
 from pipeline.nlu.parser.decision import Decision
 from pipeline.nlu.phonetics import tokens_of
+from pipeline.vehicle.driver_side import as_meant
 from pipeline.vehicle.places import Places, load_places
-from pipeline.vehicle.schemas import TOOL_NAMES
+from pipeline.vehicle.schemas import TOOL_NAMES, opens_the_car
 from pipeline.vehicle.signals import EmbeddedTree, SignalAccess, SignalBackend, SignalError
 from pipeline.vehicle.tools import Toolbox
 
@@ -157,6 +158,8 @@ class DialogueManager:
     repeat_below: float = REPEAT_BELOW_LOGPROB
     reply_tokens: int = CHAT_TOKENS
     """A free answer is cut here."""
+    confirm: frozenset[str] = frozenset()
+    """Tools whose calls are asked about first, where they open the car."""
     clock: Callable[[], float] = time.perf_counter
     _history: OrderedDict[int, _Exchange] = field(default_factory=OrderedDict)
     chat_ttft_ms: float = 0.0
@@ -183,14 +186,16 @@ class DialogueManager:
         parser: ParserEngine | None = None,
         remote: RemoteTalk | None = None,
         manual: Manual | None = None,
+        confirm: Iterable[str] = (),
     ) -> DialogueManager:
         """tree: signals (the embedded ones by default); lm: None leaves open choices to the words and answers no
         talk, and asks no tools. agent_lm: the model of the agent loop, where it is another one. parser: the model that
         reads whole sentences; None: the rules alone decide. remote: a server that answers free talk where it can.
-        manual: the shipped one, by names alone, by default.
+        manual: the shipped one, by names alone, by default. confirm: tools asked about before they open the car.
         """
         known = load_places() if places is None else places
-        access = SignalAccess(EmbeddedTree() if tree is None else tree)
+        backend = EmbeddedTree() if tree is None else tree
+        access = SignalAccess(backend, backend.signals)
         sessions: dict[Language, LmSession] = {}
         toolbox, lexicon = Toolbox(access, known, now), build_lexicon(known, by_sound=by_sound)
         memory = TaskMemory()
@@ -214,6 +219,7 @@ class DialogueManager:
             older=Summary() if lm is None else Summary(lm, _session(lm, "summary")),
             default_language=default_language,
             reply_tokens=reply_tokens,
+            confirm=frozenset(confirm),
         )
 
     @property
@@ -256,7 +262,7 @@ class DialogueManager:
         cancelled: Callable[[], bool] = never_cancelled,
         scheduler: LlmScheduler = UNSCHEDULED,
     ) -> Plan:
-        """What the text means; changes nothing. A plan whose open choice was `cancelled` in its midst is `cut`.
+        """What the text means here; changes nothing. A plan whose open choice was `cancelled` in its midst is `cut`.
 
         Questions that tools answer are answered here: they only read.
 
@@ -264,8 +270,31 @@ class DialogueManager:
         again. `number_margin`: of its least certain number, see Transcript; below MISTAKEN_BELOW it is asked for, too.
         `scheduler` is told of every step of the model and may make it wait.
         """
+        made = self._meant(text, language, _Heard(avg_logprob, number_margin), turn_id, cancelled, scheduler)
+        access = self.toolbox.access
+        asks = made.asks and replace(made.asks, calls=as_meant(made.asks.calls, text, access))
+        plan = replace(made, calls=as_meant(made.calls, text, access), asks=asks)
+        waiting = self.memory.asked(turn_id, self.clock())
+        if waiting is not None and waiting.slot == "confirm" and waiting.calls == plan.calls:
+            return plan
+        sensitive = any(opens_the_car(call) and call.name in self.confirm for call in plan.calls)
+        if sensitive and not access.moving():  # moving, it is refused
+            return plan_of_question(Question("confirm", plan.calls), text, language, plan.confidence)
+        return plan
+
+    def _meant(
+        self,
+        text: str,
+        language: Language,
+        heard: _Heard,
+        turn_id: int | None,
+        cancelled: Callable[[], bool],
+        scheduler: LlmScheduler,
+    ) -> Plan:
+        """The plan as the words say it, left being the driver's side."""
         if not any(character.isalnum() for character in text):
             return Plan(text, language)
+        avg_logprob, number_margin = heard.avg_logprob, heard.number_margin
         doubtful = avg_logprob is not None and avg_logprob < self.repeat_below
         chosen = self._chosen(text, language, turn_id)
         if chosen is not None and not doubtful:
@@ -275,7 +304,6 @@ class DialogueManager:
         mistaken = answer is not None and number_margin < MISTAKEN_BELOW and _set_by_number(answer.calls)
         if answer is not None and not (doubtful and answer.calls) and not mistaken:
             return plan_of_answer(answer, text, language)
-        heard = _Heard(avg_logprob, number_margin)
         plan = self._planned(text, language, chosen is not None, heard, cancelled, scheduler)
         talk = plan.chat and plan.decided_by != "manual" and not is_question(text, language)
         unfit = plan.not_understood or (talk and len(tokens_of(text)) <= SHORT)

@@ -8,26 +8,9 @@ from typing import Any
 from pipeline.frames import Language, ToolResult
 from pipeline.nlg.answers import number, say_answer
 from pipeline.nlg.refusals import say_failure, say_refusal
+from pipeline.nlg.zones import ZONE_EN, ZONE_ZH
 from pipeline.vehicle.writes import RADIO
 
-ZONE_EN = {
-    "all": "whole-cabin",
-    "front": "front",
-    "driver": "driver",
-    "passenger": "passenger",
-    "rear": "rear",
-    "rear_left": "rear left",
-    "rear_right": "rear right",
-}
-ZONE_ZH = {
-    "all": "全车",
-    "front": "前排",
-    "driver": "主驾",
-    "passenger": "副驾",
-    "rear": "后排",
-    "rear_left": "左后",
-    "rear_right": "右后",
-}
 _AVOID_EN = {"motorway": "motorways", "toll": "toll roads", "ferry": "ferries"}
 _AVOID_ZH = {"motorway": "高速", "toll": "收费路段", "ferry": "轮渡"}
 

@@ -9,11 +9,10 @@ from pipeline.nlg.actions import (
     EXTERIOR_NAMES,
     MODE_NAMES,
     PAGE_NAMES,
-    ZONE_EN,
-    ZONE_ZH,
     spoken_name,
 )
 from pipeline.nlg.answers import number
+from pipeline.nlg.zones import ZONE_EN, ZONE_ZH
 from pipeline.nlu.asking import Question
 
 _VALUE = {
@@ -30,7 +29,7 @@ _ZONE = {
 
 
 def ask(question: Question, language: Language) -> str:
-    """The question as it is spoken."""
+    """The question as it is spoken; of calls to confirm, those that there are words for are named."""
     zh = language == "zh"
     if question.slot == "value":
         return _VALUE[question.call.name][zh]
@@ -38,7 +37,7 @@ def ask(question: Question, language: Language) -> str:
         return _ZONE[question.call.name][zh]
     if question.slot == "place":
         return "去哪里？" if zh else "Where to?"
-    wishes = [wish_of(call, language) for call in question.calls]
+    wishes = [wish for call in question.calls if (wish := wish_of(call, language))]
     return f"您是要{'，'.join(wishes)}吗？" if zh else f"Do you want me to {' and '.join(wishes)}?"
 
 

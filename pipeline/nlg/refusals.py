@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pipeline.frames import Language, ToolResult
 from pipeline.nlg.answers import number
+from pipeline.nlg.zones import ZONE_EN, ZONE_ZH
 
 _UNITS_EN = {"Celsius": "degrees", "percent": "percent", "mm": "millimeters", "MHz": "megahertz"}
 _UNITS_ZH = {"Celsius": "度", "degrees": "度", "mm": "毫米", "MHz": "兆赫"}
@@ -122,7 +123,28 @@ def named(what: object, language: Language) -> str:
     return "" if "_" in text else text[:40]
 
 
+_PARTS = {
+    "set_window": ("window", "车窗"),
+    "set_door_locks": ("door", "车门"),
+    "set_seat_heating": ("seat", "座椅"),
+    "set_seat_ventilation": ("seat", "座椅"),
+    "set_seat_massage": ("seat", "座椅"),
+}
+"""What of a call belongs to one seat."""
+
+
+def _partly(tool: str, zones: list[str], *, zh: bool) -> str:
+    en, name = _PARTS.get(tool, ("side", "位置"))
+    if zh:
+        return f"{'和'.join(ZONE_ZH[zone] for zone in zones)}{name}没有响应，其他的已完成。"
+    many = "s" if len(zones) > 1 else ""
+    return f"The {' and '.join(ZONE_EN[zone] for zone in zones)} {en}{many} did not respond; the others are done."
+
+
 def say_failure(result: ToolResult, language: Language) -> str:
-    """That it failed, never that it worked."""
+    """That it failed, never that it worked; where a part of it did, which part did not."""
+    zones = result.detail.get("missed_zones") if result.detail.get("others_followed") else None
+    if zones:
+        return _partly(result.call.name, zones, zh=language == "zh")
     words = _FAILED_ZH if language == "zh" else _FAILED_EN
     return words.get(result.reason or "", words["unavailable"])

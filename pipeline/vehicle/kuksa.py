@@ -1,7 +1,10 @@
-"""Signals of a real car through a KUKSA databroker (`kuksa.val.v2` over a unix socket). Needs the `vss` extra."""
+"""Signals of a real car through a KUKSA databroker: `kuksa.val.v2` over a unix socket, or TCP with TLS. Needs the `vss`
+extra.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +28,8 @@ _REASONS = {
 }
 """Whatever is not named here counts as unavailable."""
 POLL_S = 0.02
+CONNECT_S = 2.0
+"""So long a databroker behind TCP is given to answer at start."""
 _TOLERANCE = 0.01
 
 
@@ -45,7 +50,7 @@ class KuksaTree:
         token: str | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._signals = signals
+        self.signals = signals
         self._deadline_s = deadline_s
         self._settle_s = settle_s
         self._metadata = None if token is None else (("authorization", f"Bearer {token}"),)
@@ -56,33 +61,60 @@ class KuksaTree:
 
     @classmethod
     def connect(
-        cls, socket: Path, *, token_file: Path | None = None, deadline_s: float = 0.2, settle_s: float = 0.5
+        cls,
+        where: Path | str,
+        signals: dict[str, Signal] | None = None,
+        *,
+        ca_file: Path | None = None,
+        token_file: Path | None = None,
+        deadline_s: float = 0.2,
+        settle_s: float = 0.5,
     ) -> KuksaTree:
-        """socket: the databroker's unix socket. token_file: a JWT with the narrowest scope that serves; never logged.
+        """where: the databroker's unix socket, or host:port, which takes TLS: ca_file holds the certificates (PEM) that
+        its own is checked against. token_file: a JWT with the narrowest scope that serves; never logged. signals: the
+        shipped ones by default.
 
-        Raises BrokerAbsent when the socket is not there, StartupError for a token file that is not.
+        Raises BrokerAbsent when nobody is there, StartupError for a file that is not.
         """
-        if not socket.exists():
-            raise BrokerAbsent(f"no databroker socket at {socket}; start kuksa-databroker or use the embedded signals")
-        if token_file is not None and not token_file.is_file():
-            raise StartupError(f"no token file at {token_file}; create it or leave it out of the profile")
-        token = None if token_file is None else token_file.read_text(encoding="utf-8").strip()
-        channel = grpc.insecure_channel(f"unix:{socket}", options=[("grpc.default_authority", "localhost")])
-        return cls(channel, load_signals(), deadline_s=deadline_s, settle_s=settle_s, token=token)
+        token = None if token_file is None else _content(token_file, "token").decode().strip()
+        if isinstance(where, Path):
+            if not where.exists():
+                raise BrokerAbsent(
+                    f"no databroker socket at {where}; start kuksa-databroker or use the embedded signals"
+                )
+            channel = grpc.insecure_channel(f"unix:{where}", options=[("grpc.default_authority", "localhost")])
+        else:
+            if ca_file is None:
+                raise StartupError(f"the databroker at {where} is asked by TLS only: name vehicle.ca_file")
+            channel = grpc.secure_channel(where, grpc.ssl_channel_credentials(_content(ca_file, "certificate")))
+            try:
+                grpc.channel_ready_future(channel).result(timeout=CONNECT_S)
+            except grpc.FutureTimeoutError as error:
+                channel.close()
+                detail = "start kuksa-databroker with TLS, or look whether ca_file is that of its certificate"
+                raise BrokerAbsent(f"no databroker answers at {where}; {detail}") from error
+        known = load_signals() if signals is None else signals
+        return cls(channel, known, deadline_s=deadline_s, settle_s=settle_s, token=token)
 
     def read(self, path: str) -> Value:
         """See SignalBackend. A signal without a value counts as unavailable."""
-        request = proto.GetValueRequest(signal_id=proto.SignalID(path=path))
-        point = self._call(self._get, request, path).data_point
+        point = self._point(path)
         kind = point.value.WhichOneof("typed_value")
         if kind is None:
             raise SignalError("unavailable", path)
         value: Value = getattr(point.value, kind)
         return value
 
+    def age_s(self, path: str) -> float:
+        """See SignalBackend: by the databroker's time stamp and this machine's clock."""
+        point = self._point(path)
+        if not point.HasField("timestamp"):
+            return math.inf
+        return time.time() - float(point.timestamp.seconds) - float(point.timestamp.nanos) / 1e9
+
     def write(self, path: str, value: Value) -> None:
         """See SignalBackend."""
-        signal = self._signals.get(path)
+        signal = self.signals.get(path)
         if signal is None:
             raise SignalError("unknown_signal", path)
         message = proto.ValueMessage(**{_FIELD[signal.datatype]: value})
@@ -96,11 +128,24 @@ class KuksaTree:
         """Close the channel."""
         self._channel.close()
 
+    def _point(self, path: str) -> Any:
+        request = proto.GetValueRequest(signal_id=proto.SignalID(path=path))
+        return self._call(self._get, request, path).data_point
+
     def _call(self, method: Any, request: Any, path: str) -> Any:
         try:
             return method(request, timeout=self._deadline_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise SignalError(_REASONS.get(error.code(), "unavailable"), path) from error
+
+
+def _content(file: Path, what: str) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise StartupError(
+            f"no readable {what} at {file} ({error.strerror}); create it or leave it out of the profile"
+        ) from error
 
 
 def _method(channel: Any, name: str, request: Any, response: Any) -> Any:

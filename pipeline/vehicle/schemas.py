@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from pipeline.frames import ToolCall
 from pipeline.json_codec import SchemaMismatch, validator
 from pipeline.vehicle.places import Places
 
@@ -224,3 +225,9 @@ def fault_of(name: str, arguments: dict[str, Any]) -> str | None:
     except SchemaMismatch as error:
         return REASON_BY_KEYWORD.get(error.keyword, "invalid_arguments")
     return None
+
+
+def opens_the_car(call: ToolCall) -> bool:
+    """Whether somebody outside could get at something by it: doors unlocked, the boot open."""
+    opened = {"set_door_locks": ("locked", False), "set_trunk": ("open", True)}.get(call.name)
+    return opened is not None and call.arguments.get(opened[0]) is opened[1]

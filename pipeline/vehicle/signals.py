@@ -27,6 +27,8 @@ INTEGER_RANGES = {
     "int32": (-(2**31), 2**31 - 1),
     "uint32": (0, 2**32 - 1),
 }
+SPEED_OLD_S = 1.0
+"""A speed that was told longer ago says nothing: the car counts as moving."""
 KEPT_TURNS = 8
 """How many turns back a write can be taken back."""
 
@@ -60,7 +62,10 @@ class Signal:
 
 
 class SignalBackend(Protocol):
-    """Where signals live: the embedded tree, or a databroker."""
+    """Where signals live: the embedded tree, or a databroker. `signals`: the leaves that it may be asked for."""
+
+    @property
+    def signals(self) -> dict[str, Signal]: ...
 
     def read(self, path: str) -> Value:
         """The latest value. Raises SignalError("unknown_signal" | "unavailable" | "denied")."""
@@ -70,16 +75,21 @@ class SignalBackend(Protocol):
         """Ask for an actuation; success says nothing about the outcome: read it back. Raises SignalError."""
         ...
 
+    def age_s(self, path: str) -> float:
+        """How long ago the car last told the value, in seconds; infinite where nobody knows. Raises SignalError."""
+        ...
+
 
 def load_signals(file: Path | None = None) -> dict[str, Signal]:
     """Every known leaf by path: those of `file`, or VSS's and the overlay's."""
     here = Path(__file__)
     files = [file] if file else [here.with_name("signals.json"), here.with_name("overlay.json")]
     entries = [entry for each in files for entry in json.loads(each.read_text(encoding="utf-8"))["signals"]]
-    return {entry["path"]: _signal(entry) for entry in entries}
+    return {entry["path"]: signal_of(entry) for entry in entries}
 
 
-def _signal(entry: dict[str, Any]) -> Signal:
+def signal_of(entry: dict[str, Any]) -> Signal:
+    """One leaf as `signals.json` writes it."""
     write = entry.get("write")
     own = write or {}
     allowed = own.get("allowed", entry.get("allowed"))
@@ -111,6 +121,7 @@ class EmbeddedTree:
         self._values: dict[str, Value] = {path: signal.initial for path, signal in self.signals.items()}
         self._broken: dict[str, str] = {}
         self._stuck: set[str] = set()
+        self._ages_s: dict[str, float] = {}
 
     def read(self, path: str) -> Value:
         """See SignalBackend."""
@@ -131,6 +142,14 @@ class EmbeddedTree:
             position = {"ONE_SHOT_OPEN": 100, "ONE_SHOT_CLOSE": 0, "TILT_UP": -100, "TILT_DOWN": 0}
             if isinstance(value, str) and value in position:
                 self._values["Vehicle.Cabin.Sunroof.Position"] = position[value]
+
+    def age_s(self, path: str) -> float:
+        """See SignalBackend: new, unless `grow_old` says otherwise."""
+        return self._ages_s.get(path, 0.0)
+
+    def grow_old(self, path: str, age_s: float) -> None:
+        """Let the value be one that was told so long ago."""
+        self._ages_s[path] = age_s
 
     def simulate(self, path: str, value: Value) -> None:
         """Set a value as the car itself would (a sensor moving, a hand on a switch): no checks, no journal."""
@@ -195,11 +214,14 @@ class SignalAccess:
         return checked
 
     def moving(self) -> bool:
-        """True unless the car is known to stand still: a missing or odd speed counts as moving."""
+        """True unless the car is known to stand still: a speed that is missing, odd or old counts as moving."""
         try:
             speed = self.backend.read("Vehicle.Speed")
+            age_s = self.backend.age_s("Vehicle.Speed")
             moving = self.backend.read("Vehicle.IsMoving")
         except SignalError:
+            return True
+        if not abs(age_s) <= SPEED_OLD_S:
             return True
         known = isinstance(speed, int | float) and math.isfinite(speed) and abs(speed) < 0.5
         return not (known and moving is False)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from pipeline.frames import ToolCall, ToolResult
+from pipeline.vehicle.driver_side import as_built, drives_on_the_right
 from pipeline.vehicle.places import Place, Places, distance_km
 from pipeline.vehicle.queries import answer
 from pipeline.vehicle.schemas import BY_ACTION, LIMITS, fault_of
@@ -24,7 +26,10 @@ KEPT_SHOWN = 128
 """Places that can be named by key: more than ten turns name."""
 
 _ROWS = SEATS_OF
-"""Seats of a zone. VSS names sides by the driver; `left` means the driver's side of a left-hand-drive car."""
+"""Seats of a zone. VSS names sides by the driver: see `as_built` for a car whose driver sits on the right."""
+
+_SEAT = re.compile(r"\.(Row[12])\.(Driver|Passenger)")
+_ZONE_OF = {seats[0]: zone for zone, seats in SEATS_OF.items() if len(seats) == 1}
 
 _LEVEL_PATHS = {
     "set_temperature": "Vehicle.Cabin.HVAC.Station.{row}.{side}.Temperature",
@@ -92,7 +97,7 @@ class Toolbox:
         while len(self._undo) > 8:
             del self._undo[next(iter(self._undo))]
         try:
-            return self._run(call, turn_id)
+            return replace(self._run(as_built(call, self.access), turn_id), call=call)
         except SignalError as error:
             status = "refused" if error.reason in _REFUSED else "failed"
             detail = {**self._limits(call), **error.detail}
@@ -229,11 +234,23 @@ class Toolbox:
         if call.name == "set_volume" and isinstance(media_volume, int) and media_volume > 0:
             self.volume_before_mute = media_volume
         seen = [self.access.read(path) for path, _ in checked]
-        for (path, value), observed in zip(checked, seen, strict=True):
-            if not _same(value, observed):
-                return ToolResult(call, "failed", path, observed, "not_confirmed", {"asked": value})
+        behind = [place for place, (_, value) in enumerate(checked) if not _same(value, seen[place])]
+        if behind:
+            path, value = checked[behind[0]]
+            missed = [checked[place][0] for place in behind]
+            followed = len(behind) < len(checked)
+            told = {"asked": value, "missed": missed, "missed_zones": self._zones(missed), "others_followed": followed}
+            return ToolResult(call, "failed", path, seen[behind[0]], "not_confirmed", told)
         detail: dict[str, Any] = {"paths": [path for path, _ in checked], "values": seen}
         return ToolResult(call, "done", checked[0][0], seen[0], None, detail)
+
+    def _zones(self, paths: list[str]) -> list[str]:
+        """The seats that paths belong to, as a person names them; none where a path belongs to no seat."""
+        found = [_SEAT.search(path) for path in paths]
+        zones = [_ZONE_OF[match[1], match[2]] for match in found if match is not None]
+        if drives_on_the_right(self.access):
+            zones = [{"rear_left": "rear_right", "rear_right": "rear_left"}.get(zone, zone) for zone in zones]
+        return list(dict.fromkeys(zones)) if len(zones) == len(paths) else []
 
     def _navigation(self, call: ToolCall, turn_id: int) -> ToolResult:
         if call.name == "cancel_navigation":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,22 +18,31 @@ from models.engines.tts.espeak import EspeakWorker
 from models.store.store import Store
 from pipeline.frames import Language
 from pipeline.vehicle import kuksa
-from pipeline.vehicle.signals import EmbeddedTree
+from pipeline.vehicle.signals import EmbeddedTree, Signal, load_signals
 
 TEXTS: dict[Language, str] = {"en": "The passenger window is open now.", "zh": "副驾车窗已打开。"}
 
 
-def test_the_databrokers_socket_and_token_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Path, Path | None]] = []
+def test_what_the_profile_says_of_the_databroker_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
 
-    def connect(where: Path, *, token_file: Path | None = None) -> EmbeddedTree:
-        asked.append((where, token_file))
-        return EmbeddedTree()
+    def connect(where: Path | str, signals: dict[str, Signal], *, ca_file: Path, token_file: Path) -> EmbeddedTree:
+        asked.append((where, set(signals) - set(load_signals()), ca_file, token_file))
+        return EmbeddedTree(signals)
 
     monkeypatch.setattr(kuksa.KuksaTree, "connect", connect)
-    vehicle = {"backend": "kuksa", "socket": str(tmp_path / "broker.sock"), "token_file": str(tmp_path / "token")}
-    assemble.vehicle_of(Profile.model_validate({"vehicle": vehicle}))
-    assert asked == [(tmp_path / "broker.sock", tmp_path / "token")]
+    scent = {"path": "Vehicle.Cabin.Scent", "kind": "actuator", "datatype": "boolean", "initial": False, "write": {}}
+    overlay = tmp_path / "signals.json"
+    overlay.write_text(json.dumps({"signals": [scent]}), encoding="utf-8")
+    token = str(tmp_path / "token")
+    local = {"backend": "kuksa", "socket": str(tmp_path / "broker.sock"), "token_file": token}
+    remote = {"backend": "kuksa", "address": "car:55555", "ca_file": str(tmp_path / "ca.pem"), "signals": str(overlay)}
+    for vehicle in (local, remote):
+        assemble.vehicle_of(Profile.model_validate({"vehicle": vehicle}))
+    assert asked == [
+        (tmp_path / "broker.sock", set(), None, tmp_path / "token"),
+        ("car:55555", {scent["path"]}, tmp_path / "ca.pem", None),
+    ]
 
 
 def test_speed_reaches_both_voices(model_dir: Callable[[str], Path]) -> None:

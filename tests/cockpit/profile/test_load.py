@@ -93,7 +93,12 @@ def test_the_endpoint_section_says_what_the_endpointer_takes() -> None:
         ),
         (
             "vehicle: {backend: kuksa}\n",
-            "p.yaml:1:1: vehicle: backend kuksa needs socket, e.g. /run/kuksa/databroker.sock",
+            "p.yaml:1:1: vehicle: backend kuksa needs socket, e.g. /run/kuksa/databroker.sock, or address, "
+            "e.g. car:55555",
+        ),
+        (
+            "vehicle: {backend: kuksa, address: 'car:55555'}\n",
+            "p.yaml:1:1: vehicle: address and ca_file go together: a databroker behind TCP is asked by TLS only",
         ),
         (
             "asr: !!python/name:os.system\n",

@@ -14,6 +14,7 @@ from pipeline.nlu.interpreter import Interpreter
 from pipeline.nlu.lexicon import build_lexicon
 from pipeline.vehicle.places import load_places
 from pipeline.vehicle.schemas import TOOL_NAMES
+from pipeline.vehicle.signals import EmbeddedTree
 
 
 class Talk:
@@ -225,3 +226,51 @@ def test_other_words_are_no_answer(text: str) -> None:
     rules = Interpreter(build_lexicon(load_places()))
     held = ToolCall("set_temperature", {"zone": "all"})
     assert answer_of(text, "en", Question("value", (held,)), rules) is None
+
+
+def standing() -> EmbeddedTree:
+    tree = EmbeddedTree()
+    tree.simulate("Vehicle.Speed", 0.0)
+    tree.simulate("Vehicle.IsMoving", False)
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("command", "question", "yes"),
+    [
+        ("unlock the doors", "Do you want me to unlock the doors?", "yes"),
+        ("打开后备箱", "您是要打开后备箱吗？", "是的"),
+        (
+            "turn off the air conditioning, set the volume to 30 and unlock the doors",
+            "Do you want me to switch the air conditioning off and set the volume to 30 percent and unlock the doors?",
+            "yes please",
+        ),
+    ],
+)
+def test_what_opens_the_car_is_confirmed_where_the_profile_says(
+    talk: Talk, command: str, question: str, yes: str
+) -> None:
+    talk.dialogue = DialogueManager.create(tree=standing(), confirm=("set_door_locks", "set_trunk"))
+    assert (talk.say(command), talk.calls) == (question, [])
+    reply = talk.say(yes)
+    assert talk.calls
+    assert "?" not in reply
+    assert (talk.say(command), talk.calls) == (question, []), "asked every time"
+    talk.say("不用了" if yes == "是的" else "no, leave it")
+    assert talk.calls == []
+
+
+def test_what_closes_the_car_is_done(talk: Talk) -> None:
+    talk.dialogue = DialogueManager.create(confirm=("set_door_locks", "set_trunk"))
+    for command in ("lock the doors", "close the boot"):
+        talk.say(command)
+        assert len(talk.calls) == 1, command
+
+
+def test_on_the_move_it_is_refused_and_not_asked(talk: Talk) -> None:
+    tree = EmbeddedTree()
+    talk.dialogue = DialogueManager.create(tree=tree, confirm=("set_trunk",))
+    tree.simulate("Vehicle.Speed", 30.0)
+    tree.simulate("Vehicle.IsMoving", True)
+    assert "?" not in talk.say("open the boot")
+    assert not tree.read("Vehicle.Body.Trunk.Rear.IsOpen")

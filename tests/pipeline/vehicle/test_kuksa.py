@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 grpc = pytest.importorskip("grpc", reason="the vss extra is not installed")
 
-from models.errors import StartupError  # noqa: E402
+from models.errors import BrokerAbsent, StartupError  # noqa: E402
 from pipeline.frames import ToolCall  # noqa: E402
+from pipeline.vehicle import kuksa  # noqa: E402
 from pipeline.vehicle import kuksa_proto as proto  # noqa: E402
 from pipeline.vehicle.kuksa import KuksaTree  # noqa: E402
 from pipeline.vehicle.places import load_places  # noqa: E402
@@ -24,12 +32,15 @@ FIELDS = {"boolean": "bool", "string": "string", "float": "float", "double": "do
 
 
 class FakeBroker:
-    """Holds values by path; `fail` maps a path to the status Actuate answers; `deaf` paths accept and do nothing."""
+    """Holds values by path; `fail` maps a path to the status Actuate answers; `deaf` paths accept and do nothing;
+    `ages_s` says how long ago a value was told (now), infinity: nobody knows.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.fail: dict[str, Any] = {}
         self.deaf: set[str] = set()
+        self.ages_s: dict[str, float] = {}
         self.actuated: list[str] = []
         self.seen_tokens: list[str | None] = []
         for path, signal in load_signals().items():
@@ -41,7 +52,12 @@ class FakeBroker:
         if path not in self.values:
             context.abort(grpc.StatusCode.NOT_FOUND, "no such signal")
         value = self.values[path]
-        return proto.GetValueResponse(data_point=proto.Datapoint() if value is None else proto.Datapoint(value=value))
+        if value is None:
+            return proto.GetValueResponse(data_point=proto.Datapoint())
+        told_s = time.time() - self.ages_s.get(path, 0.0)
+        whole = 0 if math.isinf(told_s) else int(told_s)
+        timestamp = {"seconds": whole, "nanos": int((told_s - whole) * 1e9)} if whole else None
+        return proto.GetValueResponse(data_point=proto.Datapoint(timestamp=timestamp, value=value))
 
     def actuate(self, request: Any, context: Any) -> Any:
         path = request.signal_id.path
@@ -59,9 +75,7 @@ def broker() -> FakeBroker:
     return FakeBroker()
 
 
-@pytest.fixture
-def backend(broker: FakeBroker, tmp_path: Path) -> Iterator[KuksaTree]:
-    socket = tmp_path / "broker.sock"
+def server_of(broker: FakeBroker) -> Any:
     server = grpc.server(ThreadPoolExecutor(2))
     handlers = {
         "GetValue": grpc.unary_unary_rpc_method_handler(
@@ -72,6 +86,13 @@ def backend(broker: FakeBroker, tmp_path: Path) -> Iterator[KuksaTree]:
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(proto.SERVICE, handlers),))
+    return server
+
+
+@pytest.fixture
+def backend(broker: FakeBroker, tmp_path: Path) -> Iterator[KuksaTree]:
+    socket = tmp_path / "broker.sock"
+    server = server_of(broker)
     server.add_insecure_port(f"unix:{socket}")
     server.start()
     token = tmp_path / "token"
@@ -154,6 +175,64 @@ def test_missing_value_and_unknown_path(backend: KuksaTree, broker: FakeBroker) 
     assert SignalAccess(backend).moving()
     with pytest.raises(SignalError, match="unknown_signal"):
         backend.read("Vehicle.Nothing")
+
+
+@pytest.mark.parametrize(("age_s", "moving"), [(0.0, False), (5.0, True), (-math.inf, True)])
+def test_a_speed_counts_by_the_brokers_time_stamp(
+    backend: KuksaTree, broker: FakeBroker, age_s: float, moving: bool
+) -> None:
+    broker.values |= {
+        "Vehicle.Speed": proto.ValueMessage(float=0.0),
+        "Vehicle.IsMoving": proto.ValueMessage(bool=False),
+    }
+    broker.ages_s["Vehicle.Speed"] = age_s
+    assert SignalAccess(backend).moving() is moving
+
+
+def certificate(name: str, folder: Path) -> tuple[bytes, Path]:
+    """A key (PEM), and a file with a certificate of its own for `name`."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    file = folder / f"{name}-{key.public_key().public_numbers().x % 1000}.pem"
+    file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    return pem, file
+
+
+def test_a_broker_behind_tcp_is_asked_by_tls(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, trusted = certificate("localhost", tmp_path)
+    _, another = certificate("localhost", tmp_path)
+    server = server_of(broker)
+    port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([(key, trusted.read_bytes())]))
+    server.start()
+    try:
+        backend = KuksaTree.connect(f"localhost:{port}", ca_file=trusted, deadline_s=2.0, settle_s=0.1)
+        assert toolbox(backend).execute(set_driver(22), 1).status == "done"
+        backend.close()
+        monkeypatch.setattr(kuksa, "CONNECT_S", 0.5)
+        with pytest.raises(BrokerAbsent, match="ca_file"):
+            KuksaTree.connect(f"localhost:{port}", ca_file=another)
+        with pytest.raises(StartupError, match="TLS only"):
+            KuksaTree.connect(f"localhost:{port}")
+        with pytest.raises(StartupError, match="certificate"):
+            KuksaTree.connect(f"localhost:{port}", ca_file=tmp_path / "none.pem")
+    finally:
+        server.stop(0).wait()
 
 
 def test_no_socket_is_a_start_up_error(tmp_path: Path) -> None:

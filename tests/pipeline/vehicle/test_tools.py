@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.frames import ToolCall, ToolResult
 from pipeline.nlg.actions import say
+from pipeline.vehicle.driver_side import as_meant
 from pipeline.vehicle.places import load_places
 from pipeline.vehicle.schemas import BY_ACTION, SIMPLE, TOOL_NAMES, schema_of
 from pipeline.vehicle.signals import EmbeddedTree, SignalAccess, SignalError, load_signals
@@ -284,3 +285,44 @@ def test_the_answer_about_windows_is_their_true_state(positions: tuple[int, ...]
         tree.simulate(f"Vehicle.Cabin.Door.Row{row}.{side}Side.Window.Position", position)
     result = toolbox.execute(ToolCall("ask_vehicle", {"item": "windows", "zone": zone}), 1)
     assert (say([result], "en"), say([result], "zh")) == (en, zh)
+
+
+WINDOW = "Vehicle.Cabin.Door.{}Side.Window.Position"
+
+
+def test_the_window_that_does_not_follow_is_named(tools: Toolbox, tree: EmbeddedTree) -> None:
+    tree.stick(WINDOW.format("Row2.Driver"))
+    result = run(tools, "set_window", zone="all", action="set", value=100)
+    assert (result.status, result.reason) == ("failed", "not_confirmed")
+    assert say([result], "en") == "The rear left window did not respond; the others are done."
+    assert say([result], "zh") == "左后车窗没有响应，其他的已完成。"
+    assert tree.read(WINDOW.format("Row1.Driver")) == 100
+    tree.simulate("Vehicle.Cabin.DriverPosition", "RIGHT")
+    assert "rear right" in say([run(tools, "set_window", zone="all", action="set", value=50)], "en")
+
+
+def test_left_is_left_where_the_driver_sits_on_the_right(tools: Toolbox, tree: EmbeddedTree) -> None:
+    tree.simulate("Vehicle.Cabin.DriverPosition", "RIGHT")
+    result = run(tools, "set_window", zone="rear_left", action="set", value=100)
+    assert result.call.arguments["zone"] == "rear_left"
+    assert tree.read(WINDOW.format("Row2.Passenger")) == 100
+    assert tree.read(WINDOW.format("Row2.Driver")) == 0
+    meant = {
+        "open the left window": ("driver", "passenger"),
+        "open the driver's window": ("driver", "driver"),
+        "打开右边的车窗": ("passenger", "driver"),
+        "open the window behind the driver": ("rear_left", "rear_right"),
+        "open the rear left window": ("rear_left", "rear_left"),
+    }
+    for text, (read, zone) in meant.items():
+        call = ToolCall("set_window", {"zone": read, "action": "set", "value": 100})
+        assert as_meant([call], text, tools.access)[0].arguments["zone"] == zone, text
+
+
+@pytest.mark.parametrize("age_s", [1.5, 60.0, float("inf"), float("nan")])
+def test_a_speed_that_is_old_counts_as_moving(tools: Toolbox, tree: EmbeddedTree, age_s: float) -> None:
+    tree.simulate("Vehicle.Speed", 0.0)
+    tree.simulate("Vehicle.IsMoving", False)
+    assert not tools.access.moving()
+    tree.grow_old("Vehicle.Speed", age_s)
+    assert run(tools, "set_trunk", open=True).reason == "forbidden_while_moving"
