@@ -22,7 +22,7 @@ demo: $(VENV)/.demo ## fetch, build, and play recorded commands through the whol
 test: $(VENV)/.test ## every test; fetches and builds the models it needs on first use
 	$(BIN)/python -m pytest
 
-hil: $(VENV)/.test ## the rig's smoke set on this machine: commands, refusals, noise, a faulty car (about two minutes)
+hil: $(VENV)/.test ## the rig's smoke set on this machine: commands, refusals, noise, a faulty car
 	$(BIN)/cockpit hil run window-halfway reverse-is-refused temperature-zh window-from-the-rear noise-invents-nothing \
 	  fault-vehicle-gone fault-window-sticks fault-window-slow --out out/hil/smoke
 
