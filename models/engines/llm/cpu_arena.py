@@ -71,7 +71,7 @@ class CpuArena:
         self._mappings = self._most_mappings = 0
         row_bytes = rows.shape[-1] * rows.itemsize
         self._group = PAGE_BYTES // math.gcd(PAGE_BYTES, row_bytes)
-        self._file = self._open_file(rows.shape[-2] * row_bytes)
+        self._file = self._open_file()
 
     @classmethod
     def reserve(cls, layers: int, shape: tuple[int, int, int, int], block: int = 0) -> CpuArena:
@@ -283,11 +283,8 @@ class CpuArena:
     def _row_bytes(self) -> int:
         return int(self.rows.shape[-1]) * 4
 
-    def _open_file(self, plane_bytes: int) -> PageFile | None:
+    def _open_file(self) -> PageFile | None:
         """None, with the reason noted: beginnings are copied."""
-        if plane_bytes % PAGE_BYTES:
-            self._reason = f"a head's {plane_bytes} bytes of rows are no whole pages of {PAGE_BYTES}"
-            return None
         try:
             self._most_mappings = mappings_left()
             return PageFile()

@@ -188,13 +188,17 @@ def test_a_mapping_that_fails_loses_nothing(arena: CpuArena, monkeypatch: pytest
     assert arena.shared_status().copied_instead > 0
 
 
-def test_rows_that_fill_no_whole_pages_are_copied() -> None:
-    arena = reserved(capacity=COUNT, head_dim=24)
-    rows = fill(arena, 0, 0, COUNT)
-    assert arena.shareable(COUNT) == arena.share(0, COUNT) == 0
-    copied(arena, 0, 1, 0, COUNT)
-    assert np.array_equal(arena.of(1)[:, :, :COUNT], rows)
-    assert "no whole pages" in arena.shared_status().reason
+def test_rows_of_any_size_are_shown_in_whole_pages() -> None:
+    """96 bytes a row: 128 rows fill three pages, so that many are the least that is shown; the rest is copied."""
+    arena = reserved(capacity=1100, head_dim=24)
+    rows = fill(arena, 0, 0, 1100)
+    assert arena.shareable(1100) == arena.share(0, 1100) == 1024
+    copied(arena, 0, 1, 0, 1100)
+    assert np.array_equal(arena.of(1)[:, :, :1100], rows)
+    assert arena.shared_status().shown_bytes > arena.shared_status().bytes > 0, "two slots show what lies there once"
+    fill(arena, 1, 700, 800, seed=1)
+    assert np.array_equal(arena.of(0)[:, :, :1100], rows)
+    assert arena.shared_status().reason == ""
 
 
 def test_a_short_beginning_is_copied(arena: CpuArena) -> None:
