@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cockpit.arbiter.config import BACKGROUND, DIALOGUE, NAVIGATION, SPEECH, VEHICLE, ArbiterConfig
 from cockpit.profile.base import Violation, dotted, suggestion, validated
@@ -93,7 +93,6 @@ def load_profile(name: str, *, registry: Registry | None = None) -> LoadedProfil
     for document in reversed(chain):
         _merge(data, document.data, (), written, document.places)
     data.pop("extends", None)
-    _place_keys(data, written)
     _beside_their_profile(data, written)
     registry = registry or _registry(data, written)
     facts = _facts(data, registry)
@@ -115,44 +114,41 @@ def load_profile(name: str, *, registry: Registry | None = None) -> LoadedProfil
     return LoadedProfile(profile, arbiter, tuple(written.files), written.places, warnings, registry)
 
 
-def _place_keys(data: dict[str, Any], written: _Written) -> None:
-    """Relative paths of `models.trusted_keys` become paths from the profile that wrote them."""
-    key = ("models", "trusted_keys")
-    listed = _at(data, key)
-    if isinstance(listed, list):
-        beside = written.places[key].file.parent
-        paths = [str(beside / Path(item).expanduser()) if isinstance(item, str) else item for item in listed]
-        data["models"] = data["models"] | {"trusted_keys": paths}
+_FILES: Final = (
+    ("manual", "file"),
+    ("models", "registry"),
+    ("models", "trusted_keys"),
+    ("navigation", "places"),
+    ("vehicle", "signals"),
+)
+"""Keys that name files, one or a list."""
+
+
+def _beside_their_profile(data: dict[str, Any], written: _Written) -> None:
+    """A relative path begins at the profile that wrote it, not at the folder that a program was started in."""
+    for section, key in _FILES:
+        value = _at(data, (section, key))
+        if not isinstance(value, str | list):
+            continue
+        folder = written.places[section, key].file.parent
+        files = value if isinstance(value, list) else [value]
+        paths = [str(folder / Path(file).expanduser()) if isinstance(file, str) else file for file in files]
+        data[section] = data[section] | {key: paths if isinstance(value, list) else paths[0]}
 
 
 def _registry(data: dict[str, Any], written: _Written) -> Registry:
-    """The models that ship, and those of the profile's own registry, whose path becomes one from the profile that wrote
-    it. Raises ConfigError at the place that names a registry which is wrong.
+    """The models that ship, and those of the profile's own registry. Raises ConfigError at the place that names a
+    registry which is wrong.
     """
     key = ("models", "registry")
     file = _at(data, key)
     if not isinstance(file, str):
         return load_registry()
-    place = written.places[key]
-    path = place.file.parent.joinpath(Path(file).expanduser())
-    data["models"] = data["models"] | {"registry": str(path)}
     try:
-        return load_registry(own=path)
+        return load_registry(own=Path(file))
     except ConfigError as error:
-        faults = (str(Fault(place, f"models.registry: {line}")) for line in str(error).splitlines())
+        faults = (str(Fault(written.places[key], f"models.registry: {line}")) for line in str(error).splitlines())
         raise ConfigError("\n".join(faults)) from error
-
-
-_BESIDE: tuple[tuple[str, str], ...] = (("manual", "file"), ("navigation", "places"), ("vehicle", "signals"))
-
-
-def _beside_their_profile(data: dict[str, Any], written: _Written) -> None:
-    """The files of an OEM's pack: a relative path begins at the profile that names it."""
-    for section, key in _BESIDE:
-        value = _at(data, (section, key))
-        if isinstance(value, str):
-            there = written.places[section, key].file.parent
-            data[section] = {**data[section], key: str(there.joinpath(Path(value).expanduser()))}
 
 
 def _chain(first: Path) -> list[Document]:

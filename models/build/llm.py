@@ -172,6 +172,18 @@ def model_config(checkpoint: Checkpoint, shape: DecoderShape, quant: Quant, has_
     """What the engine must know beside the graphs; read by models/engines/llm/causal_lm.py."""
     tokens = checkpoint.field("tokenizer.ggml.tokens")
     bos, eos = (checkpoint.field(f"tokenizer.ggml.{key}_token_id") for key in ("bos", "eos"))
+    return shape_config(shape, quant) | {
+        "stop_ids": checkpoint.stop_ids(),
+        "bos_id": bos,
+        "bos_token": "" if bos is None else tokens[bos],
+        "eos_token": "" if eos is None else tokens[eos],
+        "add_bos": bool(checkpoint.field("tokenizer.ggml.add_bos_token", False)),
+        "chat_template": has_template,
+    }
+
+
+def shape_config(shape: DecoderShape, quant: str) -> dict[str, object]:
+    """What of it follows from the shape, whatever the checkpoint's form."""
     return {
         "architecture": shape.architecture,
         "quant": quant,
@@ -181,11 +193,5 @@ def model_config(checkpoint: Checkpoint, shape: DecoderShape, quant: Quant, has_
         "hidden": shape.hidden,
         "vocab": shape.vocab,
         "context_tokens": shape.context,
-        "stop_ids": checkpoint.stop_ids(),
-        "bos_id": bos,
-        "bos_token": "" if bos is None else tokens[bos],
-        "eos_token": "" if eos is None else tokens[eos],
-        "add_bos": bool(checkpoint.field("tokenizer.ggml.add_bos_token", False)),
-        "chat_template": has_template,
         "rms_epsilon": shape.rms_epsilon,
     }

@@ -274,13 +274,14 @@ class DialogueManager:
         access = self.toolbox.access
         asks = made.asks and replace(made.asks, calls=as_meant(made.asks.calls, text, access))
         plan = replace(made, calls=as_meant(made.calls, text, access), asks=asks)
-        waiting = self.memory.asked(turn_id, self.clock())
-        if waiting is not None and waiting.slot == "confirm" and waiting.calls == plan.calls:
-            return plan
         sensitive = any(opens_the_car(call) and call.name in self.confirm for call in plan.calls)
-        if sensitive and not access.moving():  # moving, it is refused
-            return plan_of_question(Question("confirm", plan.calls), text, language, plan.confidence)
-        return plan
+        if not sensitive or access.moving():  # moving, it is refused
+            return plan
+        question = Question("confirm", plan.calls)
+        waiting = self.memory.asked(turn_id, self.clock())
+        if waiting is not None and (waiting.slot, waiting.calls) == (question.slot, question.calls):
+            return plan
+        return plan_of_question(question, text, language, plan.confidence)
 
     def _meant(
         self,

@@ -98,19 +98,19 @@ class KuksaTree:
 
     def read(self, path: str) -> Value:
         """See SignalBackend. A signal without a value counts as unavailable."""
-        point = self._point(path)
+        return self.read_aged(path)[0]
+
+    def read_aged(self, path: str) -> tuple[Value, float]:
+        """See SignalBackend: by the databroker's time stamp and this machine's clock."""
+        request = proto.GetValueRequest(signal_id=proto.SignalID(path=path))
+        point = self._call(self._get, request, path).data_point
         kind = point.value.WhichOneof("typed_value")
         if kind is None:
             raise SignalError("unavailable", path)
-        value: Value = getattr(point.value, kind)
-        return value
-
-    def age_s(self, path: str) -> float:
-        """See SignalBackend: by the databroker's time stamp and this machine's clock."""
-        point = self._point(path)
-        if not point.HasField("timestamp"):
-            return math.inf
-        return time.time() - float(point.timestamp.seconds) - float(point.timestamp.nanos) / 1e9
+        told, age_s = point.timestamp, math.inf
+        if point.HasField("timestamp"):
+            age_s = time.time() - float(told.seconds) - float(told.nanos) / 1e9
+        return getattr(point.value, kind), age_s
 
     def write(self, path: str, value: Value) -> None:
         """See SignalBackend."""
@@ -127,10 +127,6 @@ class KuksaTree:
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
-
-    def _point(self, path: str) -> Any:
-        request = proto.GetValueRequest(signal_id=proto.SignalID(path=path))
-        return self._call(self._get, request, path).data_point
 
     def _call(self, method: Any, request: Any, path: str) -> Any:
         try:

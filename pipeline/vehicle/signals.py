@@ -75,8 +75,8 @@ class SignalBackend(Protocol):
         """Ask for an actuation; success says nothing about the outcome: read it back. Raises SignalError."""
         ...
 
-    def age_s(self, path: str) -> float:
-        """How long ago the car last told the value, in seconds; infinite where nobody knows. Raises SignalError."""
+    def read_aged(self, path: str) -> tuple[Value, float]:
+        """As `read`, and how long ago the car told it in seconds; infinite where nobody knows."""
         ...
 
 
@@ -143,9 +143,9 @@ class EmbeddedTree:
             if isinstance(value, str) and value in position:
                 self._values["Vehicle.Cabin.Sunroof.Position"] = position[value]
 
-    def age_s(self, path: str) -> float:
+    def read_aged(self, path: str) -> tuple[Value, float]:
         """See SignalBackend: new, unless `grow_old` says otherwise."""
-        return self._ages_s.get(path, 0.0)
+        return self.read(path), self._ages_s.get(path, 0.0)
 
     def grow_old(self, path: str, age_s: float) -> None:
         """Let the value be one that was told so long ago."""
@@ -216,8 +216,7 @@ class SignalAccess:
     def moving(self) -> bool:
         """True unless the car is known to stand still: a speed that is missing, odd or old counts as moving."""
         try:
-            speed = self.backend.read("Vehicle.Speed")
-            age_s = self.backend.age_s("Vehicle.Speed")
+            speed, age_s = self.backend.read_aged("Vehicle.Speed")
             moving = self.backend.read("Vehicle.IsMoving")
         except SignalError:
             return True

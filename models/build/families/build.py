@@ -24,7 +24,7 @@ from models.build.families.tensors import (
     check_whole,
     tensor_shapes,
 )
-from models.build.llm import NARROW_BLOCK, FullWeights, Progress, ServedWeights
+from models.build.llm import NARROW_BLOCK, FullWeights, Progress, ServedWeights, shape_config
 from models.build.llm_emit import Emitter, WeightFile
 from models.build.llm_gguf import END_OF_TURN, DecoderShape
 from models.build.llm_graph import DecoderGraph, save
@@ -195,19 +195,11 @@ def _engine_config(
     bos = settings.get("bos_token_id")
     named = [settings.get("eos_token_id")]
     eos = next((each[0] if isinstance(each, list) else each for each in named if each is not None), None)
-    return {
-        "architecture": shape.architecture,
-        "quant": quant,
-        "layers": shape.layers,
-        "kv_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "hidden": shape.hidden,
-        "vocab": shape.vocab,
-        "context_tokens": shape.context,
+    own = {
         "stop_ids": stop_ids,
         "bos_id": bos,
         "bos_token": "" if bos is None else tokenizer.id_to_token(bos) or "",
         "eos_token": "" if eos is None else tokenizer.id_to_token(eos) or "",
         "add_bos": bool(words.get("add_bos_token", False)),
-        "rms_epsilon": shape.rms_epsilon,
-    } | states_of(settings)
+    }
+    return shape_config(shape, quant) | own | states_of(settings)
